@@ -1,0 +1,579 @@
+"""What a model computes: how each parameter is used, and where the residual branches are.
+
+From one recorded forward (`trace`) this file reads
+
+- each parameter's **uses**: which of its extent is contracted with an activation (fan-in), which part is produced
+  (fan-out), or that it acts element by element;
+- the **residual adds** `x + f(x)`: an add of which one side is an ancestor of the other, with at least one mixing
+  operation in between (identity), or of which one side is a short linear path and the other a long one (projection);
+- each branch's **tail** (`tails`), its parameters, and the **stack** it belongs to: a chain of branches on one stream;
+- the **products** of two activations (attention), the network's **readouts**, and which weights are tied.
+
+A *mixing* operation takes a parameter of two or more dimensions together with an activation and is neither
+elementwise nor a norm. No class and no family of models is named anywhere: structure only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import math
+
+from trimtab import ops
+from trimtab.errors import StructureError
+from trimtab.tails import Blocked, Tail, constant_factor, proven, tails
+from trimtab.trace import Node, Ref, Trace
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Use:
+    """One use of a parameter.
+
+    Args:
+        kind: "contract" (a matrix product), "lookup" (rows picked by an input) or "elementwise".
+        fan_in: how many numbers are summed for one output; the rows of a lookup.
+        fan_out: how many outputs there are; for an elementwise use, how many numbers take part.
+        copies: independent matrices in one tensor (experts, groups of a batched product).
+        node: where in the trace.
+    """
+
+    kind: str
+    fan_in: int
+    fan_out: int
+    copies: int
+    node: int
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Residual:
+    """A residual add: `skip + branch`, the branch starting from `source`."""
+
+    index: int
+    node: int
+    skip: int
+    branch: int
+    source: int
+    kind: str
+    skip_factor: float = 1.0
+    tail: Tail = dataclasses.field(default_factory=dict)
+    blocked: str = ""  # why there is no tail
+    stack: int = -1
+    crossed: frozenset[str] = frozenset()  # parameters of a projection shortcut
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Product:
+    """A contraction of two activations over `size` numbers: attention scores and the like."""
+
+    node: int
+    size: int
+    left: Tail
+    right: Tail
+    after: float  # constants between the product and the next nonlinearity
+    normalised: int  # how many of the two operands have unit length by themselves
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """Where a parameter sits: the residual adds whose branch it feeds, whether it is on a stream."""
+
+    branches: tuple[int, ...] = ()
+    tail_of: tuple[int, ...] = ()
+    stream: int | None = None
+
+
+OUT = -1
+
+
+class Graph:
+    """The analysed model. `branch` and `skip` are the user's name patterns that settle what structure cannot."""
+
+    def __init__(self, trace: Trace, label: str = "model", *, branch: tuple[str, ...] = (), skip: tuple[str, ...] = ()):
+        self.trace, self.label = trace, label
+        self._branch_patterns, self._skip_patterns = branch, skip
+        self.act = self._activations()
+        self.mixing = [self._mixes(node) for node in trace.nodes]
+        self.behind = self._ancestors()
+        self.uses = {name: self._uses(index) for name, index in trace.params.items()}
+        self.residuals = self._residuals()
+        self._assign_stacks()
+        self._find_tails()
+        self.reach = self._reach()
+        self.readouts = self._readouts()
+        self.products = self._products()
+
+    # -- what flows ----------------------------------------------------------------------------------------------
+
+    def _activations(self) -> list[bool]:
+        """Which values are activations: what depends on the inputs, and learned tokens repeated over the batch."""
+        act = [v.source == "input" for v in self.trace.values]
+        for node in self.trace.nodes:
+            is_act = any(act[i] for i in node.inputs) and self.trace.values[node.outputs[0]].from_input if node.outputs else False
+            if not is_act and node.name in ("expand", "repeat") and node.outputs:
+                v = self.trace.values[node.outputs[0]]
+                grown = math.prod(v.shape) > math.prod(self.trace.values[node.inputs[0]].shape) if node.inputs else False
+                is_act = v.from_param and v.is_float and grown and not self._only_multiplied(node)
+            is_act = is_act or any(act[i] and not self.trace.values[i].from_input for i in node.inputs)
+            for o in node.outputs:
+                act[o] = is_act
+        return act
+
+    def _only_multiplied(self, node: Node) -> bool:
+        """An expanded weight goes straight into a batched product; a token goes anywhere else."""
+        todo = list(self.trace.consumers[node.outputs[0]])
+        while todo:
+            user = self.trace.nodes[todo.pop()]
+            if user.name in ops.MATMULS:
+                continue
+            if user.name not in ops.LINEAR:
+                return False
+            todo += [c for o in user.outputs for c in self.trace.consumers[o]]
+        return True
+
+    def weightlike(self, value: int) -> bool:
+        v = self.trace.values[value]
+        return v.from_param and not self.act[value] and v.is_float
+
+    def _mixes(self, node: Node) -> bool:
+        values = self.trace.values
+        if node.pointwise or node.name in ops.NORMS or node.name in ops.JOINT:
+            return self._sums_products(node) is not None
+        weights = [i for i in node.inputs if self.weightlike(i) and len(values[i].shape) >= 2]
+        if not weights or not any(self.act[i] for i in node.inputs):
+            return False
+        return node.name not in ops.LINEAR or node.name in ops.LOOKUPS
+
+    def _sums_products(self, node: Node) -> tuple[int, int] | None:
+        """(x * w).sum(dim): a matrix product written by hand. Its (fan-in, fan-out)."""
+        if node.name != "mul" or not node.outputs:
+            return None
+        weights = [i for i in node.inputs if self.weightlike(i)]
+        users = self.trace.consumers[node.outputs[0]]
+        if len(weights) != 1 or len(users) != 1 or not any(self.act[i] for i in node.inputs):
+            return None
+        user = self.trace.nodes[users[0]]
+        if user.name != "sum" or len(user.args) < 2 or not isinstance(user.args[1], list | tuple):
+            return None
+        rank = len(self.trace.values[node.outputs[0]].shape)
+        shape = self.trace.values[weights[0]].shape
+        shape = (1,) * (rank - len(shape)) + shape
+        summed = {d % rank for d in user.args[1]}
+        fan_in = math.prod(n for d, n in enumerate(shape) if d in summed)
+        return (fan_in, math.prod(shape) // max(fan_in, 1)) if fan_in > 1 else None
+
+    def _ancestors(self) -> list[int]:
+        """For each value the bit set of values it was computed from, itself included."""
+        behind = [1 << v.index for v in self.trace.values]
+        for node in self.trace.nodes:
+            together = 0
+            for i in node.inputs:
+                together |= behind[i]
+            for o in node.outputs:
+                behind[o] |= together
+        return behind
+
+    # -- parameter uses ------------------------------------------------------------------------------------------
+
+    def _uses(self, param: int) -> list[Use]:
+        """Follow a parameter through views, casts and other parameters until it meets an activation."""
+        numel = math.prod(self.trace.values[param].shape)
+        found: list[Use] = []
+        todo, seen = [param], {param}
+        while todo:
+            value = todo.pop()
+            for user in (self.trace.nodes[n] for n in self.trace.consumers[value]):
+                if any(self.act[o] for o in user.outputs):
+                    found.append(self._use(user, value, numel))
+                    continue
+                for o in user.outputs:
+                    if o not in seen and self.trace.values[o].is_float:
+                        seen.add(o)
+                        todo.append(o)
+            if value in self.trace.outputs:
+                found.append(Use("elementwise", 1, math.prod(self.trace.values[value].shape), 1, -1))
+        return sorted(found, key=lambda use: use.node)
+
+    def _use(self, node: Node, value: int, numel: int) -> Use:
+        shape = self.trace.values[value].shape
+        size = math.prod(shape)
+        refs = [a.index for a in node.args if isinstance(a, Ref)]
+        elementwise = Use("elementwise", 1, size, 1, node.index)
+        by_hand = self._sums_products(node)
+        if by_hand is not None:
+            return Use("contract", by_hand[0], by_hand[1], 1, node.index)
+        # A factor of a weight (the g of weight_norm) has fewer numbers than the weight it makes.
+        if not self.mixing[node.index] and node.name not in ops.MATMULS or (numel < size and node.name != "expand"):
+            return elementwise
+        if node.name in ops.MATMULS:
+            left = refs[0] == value
+            if len(shape) == 1:
+                return Use("contract", size, 1, 1, node.index)
+            fan_in, fan_out = (shape[-1], shape[-2]) if left else (shape[-2], shape[-1])
+            copies = max(1, min(math.prod(shape[:-2]), numel // max(1, fan_in * fan_out)))
+            return Use("contract", fan_in, fan_out, copies, node.index)
+        if node.name in ops.CONVOLUTIONS:
+            transposed, groups = bool(node.args[6]), int(node.args[8])
+            kernel = math.prod(shape[2:])
+            channels, out = (shape[0] // groups, shape[1] * groups) if transposed else (shape[1], shape[0])
+            if groups > 1 and channels == 1:
+                return elementwise
+            return Use("contract", channels * kernel, out, 1, node.index)
+        if node.name in ops.LOOKUPS:
+            rows = shape[0] if node.name == "embedding" or node.name == "index" else shape[int(node.args[1])]
+            return Use("lookup", rows, size // max(rows, 1), 1, node.index)
+        if node.name == "linear":
+            return Use("contract", shape[1], shape[0], 1, node.index)
+        return Use("unknown", 1, size, 1, node.index)
+
+    # -- residual adds -------------------------------------------------------------------------------------------
+
+    def _mix_depth(self, start: int, end: int) -> int:
+        """The most mixing operations on a path from one value to another; -1 without a path."""
+        if not self.behind[end] >> start & 1:
+            return -1
+        depth = {start: 0}
+        values = self.trace.values
+        first = max((self.trace.consumers[start] or [0])[0], 0)
+        last = values[end].node
+        assert last is not None
+        for node in self.trace.nodes[first : last + 1]:
+            depths = [depth[i] for i in node.inputs if i in depth]
+            if depths and node.outputs and self.behind[end] >> node.outputs[0] & 1 or any(o == end for o in node.outputs):
+                best = max(depths, default=0) + self.mixing[node.index]
+                for o in node.outputs:
+                    depth[o] = best
+        return depth.get(end, -1)
+
+    def _skip_chain(self, value: int, *, cross: bool) -> list[tuple[int, str, float, frozenset[str]]]:
+        """Values that `value` is a short linear function of: (value, how, constant factor, parameters crossed).
+
+        With `cross`, one mixing operation and norms may lie on the way: a projection shortcut.
+        """
+        values = self.trace.values
+        how, factor, crossed, mixed = "identity", 1.0, frozenset[str](), False
+        chain = [(value, how, factor, crossed)]
+        while (node := self.trace.producer(value)) is not None:
+            acts = [i for i in node.inputs if self.act[i] or self._is_stream_param(i)]
+            residual = self._at.get(node.index)
+            if residual is not None:
+                value, how = residual.skip, "parallel" if how == "identity" else how
+            elif node.name in ops.LINEAR and node.name not in ops.POOLS and len(acts) == 1 and node.name not in ("mean", "sum", "cumsum"):
+                value = acts[0]
+            elif node.name == "mul" and len(acts) == 1:
+                value, how = acts[0], "scaled" if how in ("identity", "parallel") else how
+                factor *= constant_factor(self.trace, node) or 1.0
+            elif node.name == "div" and len(acts) == 1 and constant_factor(self.trace, node) is not None:
+                value, how = acts[0], "scaled" if how in ("identity", "parallel") else how
+                factor *= constant_factor(self.trace, node) or 1.0
+            elif cross and len(acts) == 1 and (node.name in ops.NORMS or node.name in ops.POOLS or node.name == "constant_pad_nd"):
+                value, how = acts[0], "projection"
+            elif cross and len(acts) == 1 and self.mixing[node.index] and not mixed and node.name not in ops.LOOKUPS:
+                value, how, mixed = acts[0], "projection", True
+                crossed |= {n for n, uses in self.uses.items() if any(u.node == node.index for u in uses)}
+            elif cross and node.name == "add" and len(acts) == 1 and all(self.weightlike(i) for i in node.inputs if i != acts[0]):
+                value, how = acts[0], "projection"
+            else:
+                break
+            if not values[value].is_float:
+                break
+            chain.append((value, how, factor, crossed))
+        return chain
+
+    def _is_stream_param(self, value: int) -> bool:
+        return False
+
+    def _residuals(self) -> list[Residual]:
+        self._at: dict[int, Residual] = {}
+        values = self.trace.values
+        found: list[Residual] = []
+        asked: list[Residual] = []
+        for node in self.trace.nodes:
+            if node.name not in ("add", "sub") or len(node.args) < 2:
+                continue
+            a, b = node.args[0], node.args[1]
+            if not (isinstance(a, Ref) and isinstance(b, Ref)):
+                continue
+            sides = (a.index, b.index)
+            shape = values[node.outputs[0]].shape
+            if any(values[i].constant or not values[i].is_float for i in sides) or not any(self.act[i] for i in sides):
+                continue
+            residual = self._match(node, sides, shape, cross=False) or self._match(node, sides, shape, cross=True)
+            if residual is None:
+                continue
+            if residual.kind == "projection":
+                asked.append(residual)
+            self._at[node.index] = residual
+            found.append(residual)
+        unproven = self._unproven_projections(found, asked)
+        found = [r for r in found if r not in unproven]
+        self._at = {r.node: r for r in found}
+        for index, r in enumerate(found):
+            r.index = index
+        return found
+
+    def _match(self, node: Node, sides: tuple[int, int], shape: tuple[int, ...], *, cross: bool) -> Residual | None:
+        values = self.trace.values
+        for skip, branch in (sides, sides[::-1]):
+            if values[branch].shape != shape or not self.act[branch] or (skip == branch):
+                continue
+            if values[skip].shape != shape and not self._broadcasts(values[skip].shape, shape):
+                continue
+            for source, how, factor, crossed in self._skip_chain(skip, cross=cross):
+                if cross != (how == "projection"):
+                    continue
+                depth = self._mix_depth(source, branch)
+                if depth < (2 if crossed else 1):
+                    continue
+                inside = self._params_between(source, branch)
+                if crossed & inside or self._matches(inside, self._skip_patterns):
+                    break
+                kind = self._kind(how, branch, source)
+                return Residual(-1, node.index, skip, branch, source, kind, factor, crossed=crossed)
+        return None
+
+    @staticmethod
+    def _broadcasts(small: tuple[int, ...], big: tuple[int, ...]) -> bool:
+        return len(small) <= len(big) and all(s in (1, b) for s, b in zip(small[::-1], big[::-1], strict=False)) and small[-1:] == big[-1:]
+
+    def _kind(self, how: str, branch: int, source: int) -> str:
+        if how != "identity":
+            return how
+        value = branch
+        while (node := self.trace.producer(value)) is not None and node.name in ops.LINEAR:
+            value = node.inputs[0]
+        if node is None or node.name != "add" or node.index in self._at:
+            return how
+        acts = [i for i in node.inputs if self.act[i]]
+        return "parallel" if len(acts) == 2 and all(self._mix_depth(source, i) > 0 for i in acts) else how
+
+    def _params_between(self, source: int, branch: int) -> set[str]:
+        inside = set()
+        for name, uses in self.uses.items():
+            for use in uses:
+                if use.node >= 0 and any(self.behind[branch] >> o & 1 and self.behind[o] >> source & 1 for o in self.trace.nodes[use.node].outputs):
+                    inside.add(name)
+        return inside
+
+    @staticmethod
+    def _matches(names: set[str], patterns: tuple[str, ...]) -> bool:
+        return any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in patterns)
+
+    def origin(self, value: int) -> int:
+        """Back along one stream: through everything that mixes nothing and joins nothing, to where the value was made."""
+        while (node := self.trace.producer(value)) is not None:
+            if node.index in self._at or self.mixing[node.index]:
+                break
+            sources = {self.origin(i) for i in node.inputs if self.act[i] and self.trace.values[i].is_float}
+            if len(sources) != 1:
+                break
+            (nxt,) = sources
+            if nxt == value:
+                break
+            value = nxt
+        return value
+
+    def _unproven_projections(self, found: list[Residual], asked: list[Residual]) -> list[Residual]:
+        """`Linear(x) + MLP(x)` is a projection shortcut inside a residual network, and wide-and-deep outside of one."""
+        outs = {self.trace.nodes[r.node].outputs[0]: r for r in found}
+        links: dict[int, set[int]] = {r.node: set() for r in found}
+        for r in found:
+            for start in (r.skip, r.source):
+                before = outs.get(self.origin(start))
+                if before is not None and before is not r:
+                    links[r.node].add(before.node)
+                    if self._mixed_later(r):
+                        links[before.node].add(r.node)
+        unproven = []
+        for r in asked:
+            inside = self._params_between(r.source, r.branch)
+            if self._matches(inside, self._branch_patterns):
+                continue
+            if self._matches(set(r.crossed), self._skip_patterns) and not self._matches(inside, self._branch_patterns):
+                if self._matches(inside, self._skip_patterns):
+                    unproven.append(r)
+                continue
+            if not links[r.node] or not self._mixed_later(r):
+                short, long = sorted(r.crossed), sorted(inside)
+                raise StructureError(
+                    f"an add of a short path and a long one is a residual block or two towers, and the {self.label} does not tell which: "
+                    f"short path {short[:3]}, long path {long[:3]}{'...' if len(long) > 3 else ''}. "
+                    f'Pass overrides={{"{long[0]}": "branch"}} for a residual block with a projection shortcut, or {{"{long[0]}": "skip"}} for two towers.'
+                )
+        return unproven
+
+    def _mixed_later(self, r: Residual) -> bool:
+        out = self.trace.nodes[r.node].outputs[0]
+        return any(self.mixing[n.index] and self.behind[n.outputs[0]] >> out & 1 for n in self.trace.nodes[r.node :])
+
+    def _assign_stacks(self) -> None:
+        """A stack is a chain of branches on one stream; a projection shortcut starts a new one."""
+        outs = {self.trace.nodes[r.node].outputs[0]: r for r in self.residuals}
+        stacks = 0
+        for r in self.residuals:
+            before = outs.get(self.origin(r.skip))
+            if r.kind == "projection" or before is None or before is r:
+                r.stack, stacks = stacks, stacks + 1
+                continue
+            r.stack = before.stack
+            if r.kind == "identity" and self._normed_between(before, r):
+                r.kind = before.kind = "post-norm"
+        for r in self.residuals:  # the last add of a post-norm stack has no next one to show it
+            if r.kind == "identity" and any(o.stack == r.stack and o.kind == "post-norm" for o in self.residuals):
+                r.kind = "post-norm"
+
+    def _normed_between(self, before: Residual, r: Residual) -> bool:
+        out = self.trace.nodes[before.node].outputs[0]
+        value = r.skip
+        while value != out and (node := self.trace.producer(value)) is not None:
+            acts = [i for i in node.inputs if self.act[i]]
+            if node.name in ops.NORMS:
+                return True
+            if node.name == "rsqrt" or not acts:
+                return node.name == "rsqrt"
+            if len(acts) == 2 and node.name in ("mul", "div"):
+                return any(p is not None and p.name in ("rsqrt", "sqrt", "reciprocal", "linalg_vector_norm") for p in map(self.trace.producer, acts))
+            value = acts[0]
+        return False
+
+    def _find_tails(self) -> None:
+        for r in self.residuals:
+            try:
+                candidates = tails(self.trace, r.branch, stop=r.source)
+            except Blocked as blocked:
+                r.blocked = str(blocked)
+                continue
+            tail = next(proven(self.trace, candidates, r.branch, self.behind[r.branch], self.behind[r.skip]), None)
+            if tail is None:
+                r.blocked = "scaling its last parameters does not scale it"
+            else:
+                r.tail = tail
+
+    # -- places --------------------------------------------------------------------------------------------------
+
+    def _reach(self) -> list[frozenset[tuple[int, str]]]:
+        """For each value, the residual adds it meets first on its way to the output, and on which side."""
+        reach: list[frozenset[tuple[int, str]]] = [frozenset()] * len(self.trace.values)
+        for value in reversed(range(len(reach))):
+            met: set[tuple[int, str]] = {(OUT, "out")} if value in self.trace.outputs else set()
+            for user in self.trace.consumers[value]:
+                r = self._at.get(user)
+                if r is None:
+                    for o in self.trace.nodes[user].outputs:
+                        met |= reach[o]
+                else:
+                    met |= {(r.index, "skip")} if value == r.skip else set()
+                    met |= {(r.index, "branch")} if value == r.branch else set()
+            reach[value] = frozenset(met)
+        return reach
+
+    def place(self, name: str) -> Place:
+        """Where a parameter sits, from the adds it meets first."""
+        met = self.reach[self.trace.params[name]]
+        skips = [i for i, side in met if side == "skip"]
+        branches = sorted({i for i, side in met if side == "branch"})
+        if skips:
+            for index in sorted(skips):
+                if self._descends_within(name, self.residuals[index].stack):
+                    return Place(stream=self.residuals[index].stack)
+            return Place()
+        tail_of = tuple(i for i in branches if any(site.name == name for site in self.residuals[i].tail))
+        return Place(branches=tuple(branches), tail_of=tail_of)
+
+    def _descends_within(self, name: str, stack: int) -> bool:
+        for use in self.uses[name]:
+            for o in self.trace.nodes[use.node].outputs if use.node >= 0 else ():
+                for r in self.residuals:
+                    if r.stack == stack and self.behind[o] >> self.trace.nodes[r.node].outputs[0] & 1:
+                        return True
+        return False
+
+    def enclosing(self, index: int) -> tuple[int, ...]:
+        """The branches a residual add itself lies in, innermost first (nested residual networks)."""
+        chain: list[int] = []
+        while True:
+            met = self.reach[self.trace.nodes[self.residuals[index].node].outputs[0]]
+            branches = [i for i, side in met if side == "branch"]
+            if len(branches) != 1 or any(side == "skip" for _, side in met):
+                return tuple(chain)
+            (index,) = branches
+            chain.append(index)
+
+    # -- readouts and products -----------------------------------------------------------------------------------
+
+    def _readouts(self) -> dict[str, set[str]]:
+        """The network's readouts: {weight: its biases}. Nothing mixes after them and they sit in no branch."""
+        mixes_below = [False] * len(self.trace.values)
+        for node in reversed(self.trace.nodes):
+            below = self.mixing[node.index] or any(mixes_below[o] for o in node.outputs)
+            for i in node.inputs:
+                mixes_below[i] |= below
+        last: dict[int, str] = {}
+        for name, uses in self.uses.items():
+            mixed = [u for u in uses if u.kind == "contract"]
+            outs = [o for u in mixed for o in self.trace.nodes[u.node].outputs[:1]]
+            if outs and all(not mixes_below[o] and {s for _, s in self.reach[o]} == {"out"} for o in outs):
+                last |= dict.fromkeys(outs, name)
+        readouts: dict[str, set[str]] = {name: set() for name in last.values()}
+        for name, uses in self.uses.items():
+            for u in uses:
+                if u.kind != "elementwise" or u.node < 0:
+                    continue
+                node = self.trace.nodes[u.node]
+                if node.name in ops.CONVOLUTIONS and node.outputs[0] in last:
+                    readouts[last[node.outputs[0]]].add(name)
+                elif node.name == "add":
+                    for i in node.inputs:
+                        while (p := self.trace.producer(i)) is not None and p.name in ops.LINEAR and i not in last:
+                            i = p.inputs[0]
+                        if i in last:
+                            readouts[last[i]].add(name)
+        return readouts
+
+    def _products(self) -> list[Product]:
+        found = []
+        for node in self.trace.nodes:
+            refs = [a.index for a in node.args if isinstance(a, Ref)]
+            if node.name not in ops.MATMULS or len(refs) < 2 or not all(self.act[i] for i in refs[:2]):
+                continue
+            sides, normalised = [], 0
+            for i in refs[:2]:
+                try:
+                    sides.append(tails(self.trace, i, closed=frozenset(self._at))[0])
+                except Blocked as blocked:
+                    sides.append({})
+                    normalised += "a reciprocal" in str(blocked) or self._unit_length(i)
+            size = self.trace.values[refs[0]].shape[-1]
+            found.append(Product(node.index, size, sides[0], sides[1], self._factor_after(node), normalised))
+        return found
+
+    def _unit_length(self, value: int) -> bool:
+        """x / |x|: divided by its own vector norm on the way here."""
+        for _ in range(12):
+            node = self.trace.producer(value)
+            if node is None:
+                return False
+            if node.name == "div" and len(node.inputs) == 2:
+                value = node.inputs[1]
+                while (p := self.trace.producer(value)) is not None and p.name in ("clamp_min", "expand", "clamp", "add", "maximum", "sqrt", "sum"):
+                    value = p.inputs[0]
+                return p is not None and p.name in ("linalg_vector_norm", "norm", "pow", "mul")
+            acts = [i for i in node.inputs if self.act[i]]
+            if not acts:
+                return False
+            value = acts[0]
+        return False
+
+    def _factor_after(self, node: Node) -> float:
+        """The constants on the scores before anything nonlinear sees them."""
+        factor = 1.0
+        while True:
+            users = self.trace.consumers[node.outputs[0]]
+            if len(users) != 1:
+                return factor
+            node = self.trace.nodes[users[0]]
+            acts = [i for i in node.inputs if self.act[i]]
+            number = constant_factor(self.trace, node)
+            if number is not None:
+                factor *= number
+            elif not (node.name in ops.LINEAR or (node.name in ("add", "masked_fill", "where") and len(acts) == 1)):
+                return factor

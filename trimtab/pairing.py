@@ -1,0 +1,230 @@
+"""Which tensor of the model is which tensor of the base: twins, by structure first and by name second.
+
+Blocks are paired through the residual graph, not through their numbers: in `nn.Sequential(stem, block, head)` the
+number 2 is a head in the base and may be a block in the deeper model. Stacks are paired in the order they run,
+branches of a stack by their signature (the parameters in the order of use), evenly spread where there are more of
+them; everything outside branches must match one to one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from trimtab.errors import StructureError
+from trimtab.graph import Graph, Place
+
+
+def template(name: str) -> str:
+    """A parameter's name with the block numbers taken out.
+
+    >>> template("layers.3.fc1.weight")
+    'layers.#.fc1.weight'
+    """
+    return ".".join("#" if part.isdigit() else part for part in name.split("."))
+
+
+def loose_template(name: str) -> str:
+    """All digits taken out, for blocks that are attributes: block1, block2.
+
+    >>> loose_template("block12.fc1.weight")
+    'block#.fc#.weight'
+    """
+    return re.sub(r"\d+", "#", name)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pairing:
+    """The result: twins by name, branches by index, stacks by index, and the places both models agree on."""
+
+    twin: dict[str, str]
+    branch_twin: dict[int, int]
+    counts: list[tuple[int, int]]  # per stack: branches of the model, of the base
+    places: dict[str, Place]
+    base_places: dict[str, Place]
+
+
+def _signature_of_use(graph: Graph, name: str) -> tuple[int, tuple[str, ...]]:
+    rank = len(graph.trace.values[graph.trace.params[name]].shape)
+    return rank, tuple(sorted({use.kind for use in graph.uses[name]}))
+
+
+def _first_use(graph: Graph, name: str) -> int:
+    return min((use.node for use in graph.uses[name]), default=1 << 60)
+
+
+def _places(graph: Graph) -> dict[str, Place]:
+    """Each parameter's place; norms that stand on the stream in one block stand there in all (the last one too)."""
+    places = {name: graph.place(name) for name in graph.uses}
+    streams: dict[tuple[str, object], int] = {}
+    for name, place in places.items():
+        if place.stream is not None and "#" in template(name):
+            streams[template(name), _signature_of_use(graph, name)] = place.stream
+    for name, place in places.items():
+        key = template(name), _signature_of_use(graph, name)
+        if place == Place() and key in streams:
+            places[name] = Place(stream=streams[key])
+    return places
+
+
+def _settle(places: dict[str, Place], deeper: dict[str, Place]) -> dict[str, Place]:
+    """A one-layer model cannot show that a tensor feeds many branches; the deeper one can, and wins."""
+    settled = dict(places)
+    for name, place in places.items():
+        other = deeper.get(name)
+        if other is None:
+            continue
+        if place.branches and not place.tail_of and (not other.branches or len(other.branches) > 1):
+            settled[name] = dataclasses.replace(other, branches=place.branches if other.branches else ())
+        elif place == Place() and other.stream is not None:
+            settled[name] = other
+    return settled
+
+
+def _members(graph: Graph, places: dict[str, Place], deeper: dict[str, Place], index: int) -> list[str]:
+    """A branch's own parameters in the order of use; shared ones only where it has no others (ALBERT)."""
+    members = [n for n, p in places.items() if index in p.branches]
+    own = [n for n in members if len(places[n].branches) == 1 and len(deeper.get(n, Place()).branches) <= 1]
+    return sorted(own or members, key=lambda n: (_first_use(graph, n), n))
+
+
+def _keys(names: list[str], *, loose: bool) -> list[str]:
+    """What a parameter is called inside its branch: the common path taken off, numbers (experts) taken out."""
+    if loose:
+        return [loose_template(n) for n in names]
+    paths = [n.split(".")[:-1] for n in names]
+    common = 0
+    while all(len(p) > common and p[common] == paths[0][common] for p in paths):
+        common += 1
+    return [template(".".join(n.split(".")[common:])) for n in names]
+
+
+def _parts(graph: Graph, names: list[str], *, loose: bool) -> dict[tuple[object, ...], list[str]]:
+    """A branch's parameters by what they are; the keys in order are its signature."""
+    parts: dict[tuple[object, ...], list[str]] = {}
+    for name, key in zip(names, _keys(names, loose=loose), strict=True):
+        parts.setdefault((key, *_signature_of_use(graph, name)), []).append(name)
+    return parts
+
+
+def spread(i: int, n: int, n_base: int) -> int:
+    """The base's index for the i-th of n: first to first, last to last, evenly in between.
+
+    >>> [spread(i, 6, 2) for i in range(6)]
+    [0, 0, 0, 1, 1, 1]
+    """
+    return 0 if n == 1 else (2 * i * (n_base - 1) + (n - 1)) // (2 * (n - 1))
+
+
+def pair(model: Graph, base: Graph) -> Pairing:
+    """Pair two analysed models of one architecture.
+
+    Raises:
+        StructureError: they are not the same architecture at two sizes; all differences are listed.
+    """
+    n, n_base = len(model.residuals), len(base.residuals)
+    if bool(n) != bool(n_base):
+        have = {True: "has none", False: ""}
+        raise StructureError(
+            f"depth ratio needs the same blocks in both models: base {have[not n_base] or f'has {n_base} residual branches'}, "
+            f"model {have[not n] or f'has {n} residual branches'}. "
+            'If the skip is hidden (a custom op), pass overrides={"blocks.*": "branch"}.'
+        )
+    places, base_places = _places(model), _places(base)
+    if n > n_base:
+        base_places = _settle(base_places, places)
+    elif n < n_base:
+        places = _settle(places, base_places)
+    deeper = places if n >= n_base else base_places
+    twin, branch_twin, counts, faults = _pair_branches(model, base, places, base_places, deeper)
+    if not faults:
+        faults = _pair_rest(model, base, places, base_places, twin)
+    if faults:
+        raise StructureError("\n".join(["model and base must be one architecture at two sizes:", *(f"  - {f}" for f in faults), "Build both from the same code, changing only width and depth."]))
+    return Pairing(twin, branch_twin, counts, places, base_places)
+
+
+def _pair_branches(
+    model: Graph, base: Graph, places: dict[str, Place], base_places: dict[str, Place], deeper: dict[str, Place]
+) -> tuple[dict[str, str], dict[int, int], list[tuple[int, int]], list[str]]:
+    twin: dict[str, str] = {}
+    branch_twin: dict[int, int] = {}
+    counts: list[tuple[int, int]] = []
+    faults: list[str] = []
+    stacks = [[[r.index for r in g.residuals if r.stack == k] for k in range(1 + max((r.stack for r in g.residuals), default=-1))] for g in (model, base)]
+    if len(stacks[0]) != len(stacks[1]):
+        sizes = [[len(s) for s in g] for g in stacks]
+        return twin, branch_twin, counts, [f"the base has {len(stacks[1])} stacks of residual branches {sizes[1]}, the model {len(stacks[0])} {sizes[0]}"]
+    for k, (mine, theirs) in enumerate(zip(*stacks, strict=True)):
+        counts.append((len(mine), len(theirs)))
+        for loose in (False, True):
+            problems: list[str] = []
+            parts = [
+                {i: _parts(g, _members(g, where, deeper, i), loose=loose) for i in indices}
+                for g, where, indices in ((model, places, mine), (base, base_places, theirs))
+            ]
+            kinds: list[dict[object, list[int]]] = [{}, {}]
+            for found, kind in zip(parts, kinds, strict=True):
+                for i, part in found.items():
+                    kind.setdefault(tuple(part), []).append(i)
+            for signature, indices in kinds[0].items():
+                if signature not in kinds[1]:
+                    names = [n for part in parts[0][indices[0]].values() for n in part]
+                    problems.append(f"stack {k}: the base has no branch like that of {names[:3]}; it needs one block of every kind the model has")
+            for signature, indices in kinds[1].items():
+                if signature not in kinds[0]:
+                    names = [n for part in parts[1][indices[0]].values() for n in part]
+                    problems.append(f"stack {k}: the model has no branch like that of the base's {names[:3]}")
+            if not problems:
+                break
+        faults += problems
+        for signature, indices in kinds[0].items():
+            others = kinds[1].get(signature, [])
+            for j, i in enumerate(indices if others else ()):
+                branch_twin[i] = others[spread(j, len(indices), len(others))]
+                for key, names in parts[0][i].items():
+                    partners = parts[1][branch_twin[i]][key]
+                    twin |= {a: partners[min(j, len(partners) - 1)] for j, a in enumerate(names) if a not in twin}
+    return twin, branch_twin, counts, faults
+
+
+def _pair_rest(model: Graph, base: Graph, places: dict[str, Place], base_places: dict[str, Place], twin: dict[str, str]) -> list[str]:
+    """Everything that is in no branch of its own: one to one, except on streams and in unused siblings of used blocks."""
+    faults: list[str] = []
+    paired_base = set(twin.values())
+    mine = [n for n in model.uses if n not in twin]
+    theirs = [n for n in base.uses if n not in paired_base]
+    for how in (template, loose_template):
+        groups: list[dict[object, list[str]]] = [{}, {}]
+        for graph, names, out in ((model, mine, groups[0]), (base, theirs, groups[1])):
+            for name in sorted(names, key=lambda n, g=graph: (_first_use(g, n), n)):
+                kinds = _signature_of_use(graph, name)
+                out.setdefault((how(name), kinds[0], kinds[1]), []).append(name)
+        for key, names in groups[0].items():
+            others = groups[1].get(key)
+            if others is None:
+                continue
+            same = set(names) & set(others)
+            if len(names) == len(others):
+                twin |= {a: a for a in same} if len(same) == len(names) else dict(zip(names, others, strict=True))
+            elif all(places[a].stream is not None for a in names) or all(not model.uses[a] for a in names):
+                twin |= {a: others[spread(i, len(names), len(others))] for i, a in enumerate(names)}
+        mine = [n for n in mine if n not in twin]
+        theirs = [n for n in theirs if n not in set(twin.values())]
+    for name in list(mine):  # an expert that this example did not visit looks like its visited twin
+        same_kind = [t for t in twin.values() if loose_template(t) == loose_template(name) and len(base.trace.values[base.trace.params[t]].shape) == len(model.trace.values[model.trace.params[name]].shape)]
+        exact = [b for b in theirs if b == name]
+        if not model.uses[name] and (exact or same_kind):
+            twin[name] = (exact or same_kind)[0]
+        elif exact:
+            twin[name] = name
+        elif same_kind and any(not base.uses[b] for b in base.uses if template(b) == template(name)):
+            twin[name] = same_kind[0]
+        else:
+            shape = model.trace.values[model.trace.params[name]].shape
+            faults.append(f"{name} {shape} of the model has no counterpart in the base")
+    taken = set(twin.values())
+    for name in theirs:
+        if name not in taken and base.uses[name] and not any(loose_template(name) == loose_template(t) for t in taken):
+            faults.append(f"{name} {base.trace.values[base.trace.params[name]].shape} of the base has no counterpart in the model")
+    return faults[:12]

@@ -1,0 +1,746 @@
+"""The parametrization of one model: numbers that act on it, and nothing else.
+
+`parametrize` compares a model with its base, rescales the model's parameters once, in place, and returns a
+`Parametrization`: the table of what was found, the parameter groups for an optimizer, size-invariant clipping and a
+check that nothing has erased the factors. The model keeps its code, its modules and its state dict keys.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import inspect
+import json
+import math
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trimtab import initlaw, rules
+from trimtab.errors import InputError, OptimizerError, StructureError, faults
+from trimtab.folds import collect
+from trimtab.graph import Graph
+from trimtab.notes import advice
+from trimtab.optimizers import family
+from trimtab.pairing import pair, template
+from trimtab.roles import Facts, Overrides, main_width, read
+from trimtab.rules import Scales, Scheme, as_scheme
+from trimtab.tables import render, rich_table
+from trimtab.tails import scaled
+from trimtab.trace import record
+
+FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Branch:
+    """A residual branch: `kind` of its shortcut, the `tail` its multiplier is folded into, all its `parameters`."""
+
+    name: str
+    kind: str
+    tail: tuple[str, ...]
+    parameters: tuple[str, ...]
+    stack: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """What one parameter is and gets, relative to its twin in the base (THEORY 1.2)."""
+
+    name: str
+    role: str
+    place: str
+    branch: str | None
+    stack: str | None
+    m_in: float
+    m_out: float
+    m_L: float
+    uses: tuple[str, ...]
+    init: float
+    u: float
+    s: float
+    rescale: float | None
+    fold: float
+    shape: tuple[int, ...]
+    base_shape: tuple[int, ...]
+    law: str | None = None
+    offset: bool = False
+    muon: bool = False
+    override: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def scales(self) -> Scales:
+        return Scales(self.init, self.u, self.s)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Draw:
+    """What is needed to measure a parameter's init law when real weights are there."""
+
+    base: initlaw.Moments | None
+    laws: dict[str, float]
+    pool: str
+    wide: str
+    forced: float | None
+    bound: tuple[float, float] | None  # torch's own bound on a bias: model, base
+    base_within: bool = False
+
+
+def parametrize(
+    model: nn.Module,
+    base: nn.Module,
+    *,
+    scheme: str | Scheme = "depth-mup",
+    gamma0: float = 1.0,
+    example: Any = None,
+    overrides: Mapping[str, Any] | None = None,
+    apply: bool = True,
+) -> Parametrization:
+    """Carry the hyperparameters of `base` over to `model`, whatever its width and depth.
+
+    Args:
+        model: the model to train. Its parameters are rescaled in place (once; never twice). It may be on the meta
+            device with `apply=False`; call `p.apply(model)` when it has real weights.
+        base: the model that was tuned, built by the same code at its own width and depth. It is not changed.
+        scheme: "depth-mup" (branches over sqrt(depth)), "completep" (over depth), "mup", "ntk", "sp", or a `Scheme`.
+        gamma0: richness: how far features move, 1 as in the base.
+        example: the inputs of one forward: a tensor, a tuple of args or a dict of kwargs.
+        overrides: {name pattern: a role, "branch", "skip", or {"init", "lr", "weight_decay", "eps", "init_law"}}.
+        apply: rescale now. With False only the numbers are computed.
+
+    >>> def build(width):
+    ...     return nn.Sequential(nn.Linear(8, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 2))
+    >>> p = parametrize(build(64), build(16), example=torch.randn(4, 8))
+    >>> p["2.weight"].role, p["2.weight"].u
+    ('hidden', 0.25)
+    >>> optimizer = p.optimizer(torch.optim.AdamW, lr=1e-3)
+    """
+    scheme = as_scheme(scheme)
+    example = _checked(model, base, gamma0, example)
+    names = [name for name, _ in model.named_parameters()]
+    said = Overrides(overrides, names)
+    graphs = []
+    for m, label in ((model, "model"), (base, "base")):
+        trace = record(m, example, label)
+        graphs.append(Graph(trace, label, branch=said.patterns("branch"), skip=said.patterns("skip")))
+    graph, base_graph = graphs
+    if not base_graph.trace.real:
+        raise InputError("the base must have real weights: its residual branches are verified by numbers there. Build it on a real device; only the model may be on meta.")
+    pairing = pair(graph, base_graph)
+    facts = read(graph, base_graph, pairing, said)
+    if scheme.alpha is not None:
+        _refuse_unfoldable(graph, facts)
+    gamma = gamma0
+    if scheme.width == "ntk":
+        gamma = gamma0 * collect(graph, base_graph, pairing, facts, 1.0).readout_ratio ** -0.5
+    folds = collect(graph, base_graph, pairing, facts, gamma)
+    branches = _branches(graph)
+    stacks = _stack_names(branches)
+    rows = {name: _row(f, scheme, gamma, folds.factor.get(name, 1.0), name in folds.offset, branches, stacks, said) for name, f in facts.items()}
+    ratios = [n / b for n, b in pairing.counts]
+    depth: float | dict[str, float] = 1.0
+    if ratios:
+        depth = ratios[0] if len(set(ratios)) == 1 else {stacks[k]: r for k, r in enumerate(ratios)}
+    p = Parametrization(rows, [b for b, _ in branches], depth, scheme, gamma0, main_width(facts))
+    p.notes = [*folds.notes, *advice(graph, p)]
+    p._draws = _draws(facts, rows, base, said, p.width)
+    p._aliases = _aliases(model)
+    p._remember(model)
+    if graph.trace.real:
+        if apply:
+            p.apply(model)
+        else:
+            p._measure(model, strict=False)
+    elif apply:
+        raise InputError("a model on the meta device has no weights to rescale: pass apply=False, and call p.apply(model) when it is materialised.")
+    return p
+
+
+def _checked(model: Any, base: Any, gamma0: Any, example: Any) -> Any:
+    problems = [f"{label} must be an nn.Module: got {type(m).__name__}" for label, m in (("model", model), ("base", base)) if not isinstance(m, nn.Module)]
+    if isinstance(gamma0, bool) or not isinstance(gamma0, int | float) or not 0 < gamma0 < math.inf:
+        problems.append(f"gamma0 must be a finite number > 0: got {gamma0!r}")
+    if example is None and isinstance(model, nn.Module):
+        example = getattr(model, "dummy_inputs", None)
+        if example is None:
+            problems.append("an example of the model's inputs is needed to see what it computes: pass example= a tensor, a tuple of args or a dict of kwargs")
+    if isinstance(model, nn.Module) and model is base:
+        problems.append("model and base are one object: build them separately, the base is only read")
+    if problems:
+        raise faults("parametrize(model, base, example=...):", problems)
+    return example
+
+
+def _refuse_unfoldable(graph: Graph, facts: Mapping[str, Facts]) -> None:
+    problems = []
+    for r in graph.residuals:
+        inside = [f for f in facts.values() if r.index in f.branches]
+        if r.tail or not inside or inside[0].m_L == 1:
+            continue
+        names = [f.name for f in inside]
+        problems.append(
+            f"the branch of {names[-1]} ends in {r.blocked}: there is no parameter its depth factor could fold into. "
+            f'Pass overrides={{"{names[-1]}": "skip"}} to leave this branch unscaled, or use scheme="mup".'
+        )
+    if problems:
+        raise StructureError("\n".join(["a branch must end in parameters it is homogeneous in:", *(f"  - {p}" for p in problems[:6])]))
+
+
+def _branches(graph: Graph) -> list[tuple[Branch, int]]:
+    """The model's branches with their stacks, named after the module their tail belongs to."""
+    found: list[tuple[Branch, int]] = []
+    names: dict[str, int] = {}
+    places = {name: graph.place(name) for name in graph.uses}
+    for r in graph.residuals:
+        own = [name for name, place in places.items() if r.index in place.branches]
+        tail = tuple(dict.fromkeys(site.name for site in r.tail))
+        leader = (tail or tuple(own) or ("branch",))[0]
+        name = leader.rpartition(".")[0] or leader
+        names[name] = names.get(name, 0) + 1
+        if names[name] > 1:
+            name = f"{name}#{names[name]}"
+        found.append((Branch(name, r.kind, tail, tuple(own), ""), r.stack))
+    stacks = _stack_names(found)
+    return [(dataclasses.replace(b, stack=stacks[k]), k) for b, k in found]
+
+
+def _stack_names(branches: list[tuple[Branch, int]]) -> dict[int, str]:
+    """The module path the branches of a stack share, made unique."""
+    names: dict[int, str] = {}
+    for k in sorted({k for _, k in branches}):
+        paths = [b.name.split("#")[0].split(".") for b, j in branches if j == k]
+        common: list[str] = []
+        for parts in zip(*paths, strict=False):
+            if len(set(parts)) > 1 or parts[0].isdigit():
+                break
+            common.append(parts[0])
+        name = ".".join(common) or "stack"
+        names[k] = name if name not in names.values() else f"{name}#{k}"
+    return names
+
+
+def _row(
+    f: Facts, scheme: Scheme, gamma: float, fold: float, offset: bool, branches: list[tuple[Branch, int]], stacks: Mapping[int, str], said: Overrides
+) -> Row:
+    numbers = said.numbers(f.name)
+    scales = Scales()
+    if not scheme.identity:
+        if scheme.width != "sp":
+            scales *= rules.kind_scales(f.kind, f.m_in, f.m_out)  # type: ignore[arg-type]
+        if scheme.alpha is not None:
+            scales *= rules.place_scales(f.where, f.m_L, scheme.alpha, uses=f.reuse, zero_tail=f.zero_tail)  # type: ignore[arg-type]
+            for where, m_L in f.outer:
+                scales *= rules.place_scales(where, m_L, scheme.alpha)  # type: ignore[arg-type]
+        scales *= rules.richness_scales(f.readout, gamma)  # type: ignore[arg-type]
+        scales = scales.fold(fold)
+    if "init" in numbers:
+        scales = dataclasses.replace(scales, init=float(numbers["init"]))
+    return Row(
+        f.name,
+        f.role,
+        f.where,
+        branches[f.branches[0]][0].name if f.branches else None,
+        stacks[f.stack] if f.stack is not None else None,
+        f.m_in,
+        f.m_out,
+        f.m_L,
+        f.uses,
+        scales.init,
+        scales.u,
+        scales.s,
+        None,
+        fold if not scheme.identity else 1.0,
+        f.shape,
+        f.base_shape,
+        offset=offset,
+        muon=f.kind == "matrix" and not f.first and f.readout is None and not f.tied and len(f.shape) == 2,
+        override=tuple(sorted((k, float(v)) for k, v in numbers.items() if k in ("lr", "weight_decay", "eps"))),
+    )
+
+
+def _moments(p: Tensor, offset: bool) -> initlaw.Moments | None:
+    x = p.detach().double() + (1.0 if offset else 0.0)
+    square = float(x.pow(2).mean())
+    return initlaw.Moments(x.numel(), square, float(x.pow(4).mean())) if square > 0 and math.isfinite(square) else None
+
+
+def _draws(facts: Mapping[str, Facts], rows: Mapping[str, Row], base: nn.Module, said: Overrides, m_N: float) -> dict[str, _Draw]:
+    base_params = dict(base.named_parameters(remove_duplicate=False))
+    draws = {}
+    for name, f in facts.items():
+        row = rows[name]
+        moments = _moments(base_params[f.twin], row.offset)
+        fan_in, fan_out, base_in, base_out = f.fans
+        partner = facts[f.partner] if f.partner in facts else None
+        laws = initlaw.candidates(
+            kind=f.kind,
+            m_in=fan_in / base_in if f.kind == "matrix" else 1.0,
+            m_out=f.m_out if f.kind == "elementwise" else fan_out / base_out,
+            xavier=((base_in + base_out) / (fan_in + fan_out)) ** 0.5,
+            orthogonal=(max(base_in, base_out) / max(fan_in, fan_out)) ** 0.5,
+            m_N=m_N,
+            m_L=f.m_L,
+            wanted=row.init,
+            partner=partner.fans[0] / partner.fans[2] if partner else None,
+        )
+        law = said.numbers(name).get("init_law")
+        forced = None
+        if isinstance(law, str):
+            if law not in laws:
+                raise InputError(f"init_law of {name} must be a number or one of {', '.join(map(repr, laws))}: got {law!r}.")
+            forced = laws[law]
+        elif law is not None:
+            forced = float(law)
+        bound = (partner.fans[0] ** -0.5, partner.fans[2] ** -0.5) if partner and f.kind != "matrix" else None
+        within = bound is not None and bool(base_params[f.twin].detach().abs().max() <= bound[1] * (1 + 1e-6))
+        pool = f"{template(name)} {f.where} {f.kind} {f.fans} {f.m_L}"
+        wide = f"{f.kind} {'bias' if partner else ''}"
+        draws[name] = _Draw(moments, laws, pool, wide, forced, bound, within)
+    return draws
+
+
+def _aliases(model: nn.Module) -> dict[str, str]:
+    """Second names of tied parameters."""
+    first: dict[int, str] = {}
+    aliases: dict[str, str] = {}
+    for name, p in model.named_parameters(remove_duplicate=False):
+        if first.setdefault(id(p), name) != name:
+            aliases[name] = first[id(p)]
+    return aliases
+
+
+class Parametrization:
+    """What `parametrize` found and what follows from it. Rows are read by name: `p["head.weight"].u`."""
+
+    def __init__(self, rows: dict[str, Row], branches: list[Branch], depth: float | dict[str, float], scheme: Scheme, gamma0: float, width: float):
+        self.rows, self.branches, self.depth = rows, branches, depth
+        self.scheme, self.gamma0, self.width = scheme, gamma0, width
+        self.notes: list[str] = []
+        self._draws: dict[str, _Draw] = {}
+        self._aliases: dict[str, str] = {}
+        self._models: list[weakref.ref[nn.Module]] = []
+
+    def __getitem__(self, name: str) -> Row:
+        name = self._aliases.get(name, name)
+        if name not in self.rows:
+            raise KeyError(name)
+        return self.rows[name]
+
+    def __iter__(self) -> Iterable[str]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __str__(self) -> str:
+        return render(self)
+
+    def __rich__(self) -> Any:
+        return rich_table(self)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Parametrization) and not self.differences(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    # -- the model -------------------------------------------------------------------------------------------------
+
+    def _remember(self, model: nn.Module) -> None:
+        if not any(ref() is model for ref in self._models):
+            self._models.append(weakref.ref(model))
+
+    def named_parameters(self, model: nn.Module | None = None) -> dict[str, nn.Parameter]:
+        """This parametrization's parameters inside `model`, wrappers and prefixes looked through.
+
+        Args:
+            model: the model itself, or a wrapped one (DDP, FSDP2, compile, an EMA copy). Default: the one that was
+                parametrized.
+        """
+        if model is None:
+            model = next((m for ref in self._models if (m := ref()) is not None), None)
+            if model is None:
+                raise InputError("this parametrization has no model at hand (it was read from JSON, or the model is gone): pass model=.")
+        found: dict[str, nn.Parameter] = {}
+        given = dict(model.named_parameters())
+        plain = {_strip(name): name for name in given}
+        for name in self.rows:
+            for candidate in (name, *(a for a, n in self._aliases.items() if n == name)):
+                match = candidate if candidate in given else plain.get(candidate) or next((g for s, g in plain.items() if s.endswith("." + candidate)), None)
+                if match is not None:
+                    found[name] = given[match]
+                    break
+        missing = [name for name in self.rows if name not in found]
+        if missing:
+            raise InputError(f"the model given must be the one parametrized, or a wrapper of it: {len(missing)} of {len(self.rows)} parameters are not in {type(model).__name__}, the first is {missing[0]}.")
+        return found
+
+    def apply(self, model: nn.Module) -> Parametrization:
+        """Rescale a model's own draw to the right start, once, in place. The global RNG is not touched.
+
+        Raises:
+            StructureError: the law the weights were drawn from cannot be told; nothing was changed.
+        """
+        laws = self._measure(model, strict=True)
+        for name, p in self.named_parameters(model).items():
+            row = self.rows[name]
+            if row.rescale not in (1.0, None) and name in laws:
+                wide = p.detach().to(torch.promote_types(p.dtype, torch.float32))
+                with torch.no_grad():
+                    p.copy_(scaled(wide, row.rescale, row.offset))
+        self._remember(model)
+        self._models = [ref for ref in self._models if ref() is model] or self._models
+        return self
+
+    def _measure(self, model: nn.Module, *, strict: bool) -> dict[str, float]:
+        """Each parameter's init law as a ratio to base, and from it `rescale`."""
+        params = self.named_parameters(model)
+        if any(p.is_meta for p in params.values()):
+            raise InputError("a model on the meta device has no weights to rescale: materialise and initialise it first.")
+        laws, problems = measure(params, self.rows, self._draws, self.scheme)
+        if problems and strict:
+            raise StructureError(
+                "\n".join(["the law the weights were drawn from must be known to reach the right start:", *(f"  - {p}" for p in problems[:8]), "Trained weights have no init law: resume with Parametrization.from_json, or pass apply=False."])
+            )
+        for name, (law, value) in laws.items():
+            row = self.rows[name]
+            rescale = row.init / value
+            self.rows[name] = dataclasses.replace(row, rescale=1.0 if math.isclose(rescale, 1.0, rel_tol=1e-12) else rescale, law=law)
+        return {name: value for name, (_, value) in laws.items()}
+
+    # -- optimizers --------------------------------------------------------------------------------------------------
+
+    def factors(self, cls: Any, **hyper: Any) -> dict[str, dict[str, float]]:
+        """{name: {"lr", "weight_decay", "eps"}} to multiply the base's hyperparameters by.
+
+        Args:
+            cls: optimizer class.
+            hyper: flags that matter to the law, such as adjust_lr_fn or decoupled_weight_decay.
+        """
+        fam = family(cls, hyper)
+        out = {}
+        for name, row in self.rows.items():
+            f = self._factors(row, fam, hyper)
+            out[name] = dict(lr=f.lr, weight_decay=f.weight_decay, eps=f.eps) | dict(row.override)
+        return out
+
+    def _factors(self, row: Row, fam: rules.Family, hyper: Mapping[str, Any]) -> rules.Factors:
+        if self.scheme.identity:
+            return rules.Factors()
+        if fam.rate != "spectral":
+            return rules.factors(fam, row.scales)
+        if len(row.shape) != 2:
+            return rules.factors(dataclasses.replace(fam, rate="u"), row.scales)
+        fn = hyper.get("adjust_lr_fn")
+        adjust = rules.muon_adjust(row.base_shape, fn) / rules.muon_adjust(row.shape, fn)
+        return rules.factors(fam, row.scales, m_in=row.m_in, m_out=row.m_out, adjust=adjust)
+
+    def _chosen(self, only: str | Callable[[Row], bool] | None) -> list[str]:
+        if only is None:
+            return list(self.rows)
+        if callable(only):
+            return [name for name, row in self.rows.items() if only(row)]
+        if only in ("matrices", "rest"):
+            return [name for name, row in self.rows.items() if row.muon == (only == "matrices")]
+        chosen = [name for name in self.rows if fnmatch.fnmatchcase(name, only)]
+        if not chosen:
+            raise InputError(f"only must be 'matrices', 'rest', a pattern of parameter names or a function of a row: {only!r} matches none of {len(self.rows)} names.")
+        return chosen
+
+    def groups(self, cls: Any, lr: float, *, model: nn.Module | None = None, only: str | Callable[[Row], bool] | None = None, **hyper: Any) -> list[dict[str, Any]]:
+        """Parameter groups with the factors multiplied in; parameters with the same numbers share a group.
+
+        Args:
+            cls: optimizer class the groups are for.
+            lr: base learning rate, independent of width and depth.
+            model: the wrapped model, where the parameters to train are no longer those that were parametrized.
+            only: "matrices" (hidden, 2-D: what Muon takes), "rest", a name pattern or a function of a row.
+            hyper: the optimizer's other hyperparameters, as for the base.
+        """
+        _check_rate(lr)
+        fam = family(cls, hyper)
+        params = self.named_parameters(model)
+        all_factors = self.factors(cls, **hyper)
+        decay, eps = hyper.get("weight_decay", _default(cls, "weight_decay")), hyper.get("eps", _default(cls, "eps"))
+        merged: dict[tuple[float, ...], list[nn.Parameter]] = {}
+        numbers: dict[tuple[float, ...], dict[str, Any]] = {}
+        for name in self._chosen(only):
+            p, f, row = params[name], all_factors[name], self.rows[name]
+            if not p.requires_grad:
+                continue
+            if fam.rate == "spectral" and p.ndim != 2:
+                raise OptimizerError(f"{fam.name} trains matrices only: {name} has {p.ndim} dimensions. Pass only='matrices' here and p.optimizer(torch.optim.AdamW, ..., only='rest') beside it.")
+            if row.offset and row.init != 1 and decay and f["weight_decay"] and "weight_decay" not in dict(row.override):
+                raise OptimizerError(
+                    f"{name} is a gain stored as 1 + w, folded to {row.init:.4g}: decay would pull it back to 1. Exempt it with overrides={{'{name}': {{'weight_decay': 0}}}}."
+                )
+            group: dict[str, Any] = {"lr": lr * f["lr"]}
+            if isinstance(decay, int | float):
+                group["weight_decay"] = decay * f["weight_decay"]
+            if isinstance(eps, int | float) and fam.eps:
+                group["eps"] = eps * f["eps"]
+            key = tuple(float(f"{v:.12e}") for v in group.values())
+            merged.setdefault(key, []).append(p)
+            numbers.setdefault(key, group)
+        if not merged:
+            raise InputError("no trainable parameter is left for this optimizer: all are frozen or excluded by only=.")
+        if model is not None:
+            self._remember(model)
+        return [{"params": ps, **numbers[key]} for key, ps in merged.items()]
+
+    def optimizer(self, cls: Any, lr: float, *, model: nn.Module | None = None, only: str | Callable[[Row], bool] | None = None, **hyper: Any) -> Any:
+        """The optimizer, built on `groups`."""
+        groups = self.groups(cls, lr, model=model, only=only, **hyper)
+        optimizer = cls(groups, lr=lr, **hyper)
+        if hyper.get("initial_accumulator_value") and not self.scheme.identity:  # Adagrad's state starts in units of g^2
+            for name, p in self.named_parameters(model).items():
+                if p in optimizer.state and "sum" in optimizer.state[p]:
+                    optimizer.state[p]["sum"] *= self.rows[name].s ** 2
+        return optimizer
+
+    def lrs(self, optimizer: Any, value: float) -> list[float]:
+        """`value`, a base learning rate, as one rate per group, for schedulers that take absolute rates."""
+        return [value * f["lr"] for f in self._group_factors(optimizer)]
+
+    def _group_factors(self, optimizer: Any) -> list[dict[str, float]]:
+        """The factors each group of an optimizer should carry.
+
+        Raises:
+            OptimizerError: a group mixes parameters with different factors, or holds unknown ones.
+        """
+        names: dict[int, str] = {}
+        for ref in self._models:
+            if (m := ref()) is not None:
+                names |= {id(p): name for name, p in self.named_parameters(m).items()}
+        flags = dict(optimizer.defaults)
+        expected = self.factors(type(optimizer), **flags)
+        result = []
+        for i, group in enumerate(optimizer.param_groups):
+            unknown = [p for p in group["params"] if id(p) not in names]
+            if unknown:
+                raise OptimizerError(f"group {i} holds {len(unknown)} parameters that are not of the parametrized model. Build it with p.groups(..., model=the wrapped model).")
+            found = [(names[id(p)], expected[names[id(p)]]) for p in group["params"]]
+            for name, f in found:
+                for key, value in f.items():
+                    if not math.isclose(value, found[0][1][key], rel_tol=1e-9) and (key != "eps" or "eps" in group) and (key != "weight_decay" or group.get("weight_decay")):
+                        raise OptimizerError(f"group {i} mixes parameters whose {key} factors differ: {found[0][0]} {found[0][1][key]:.6g}, {name} {value:.6g}. Something regrouped the parameters: hand over p.optimizer(...) or p.groups(...).")
+            result.append(found[0][1] if found else dict(lr=1.0, weight_decay=1.0, eps=1.0))
+        return result
+
+    def check(self, optimizer: Any) -> None:
+        """Raise if a scheduler, a trainer or a reload has erased the factors.
+
+        Rates may have moved, but together: lr / factor must be one number over all groups. At lr = 0 (the first step
+        of a warmup) `initial_lr` is compared.
+
+        Raises:
+            OptimizerError: with the first groups that disagree.
+        """
+        expected = self._group_factors(optimizer)
+        for key in ("lr", "weight_decay", "eps"):
+            bases: list[tuple[int, float]] = []
+            for i, (group, f) in enumerate(zip(optimizer.param_groups, expected, strict=True)):
+                if key not in group:
+                    continue
+                value = float(group[key])
+                if key == "lr" and all(float(g["lr"]) == 0 for g in optimizer.param_groups):
+                    value = float(group.get("initial_lr", value))
+                if f[key] == 0:
+                    if value != 0:
+                        raise OptimizerError(f"{key} of group {i} must be 0 (an override says so): it is {value:.6g}.")
+                    continue
+                bases.append((i, value / f[key]))
+            for i, x in bases[1:]:
+                if not math.isclose(x, bases[0][1], rel_tol=1e-5, abs_tol=0.0):
+                    j, y = bases[0]
+                    raise OptimizerError(
+                        f"{key} divided by its factor must be one number over all groups: group {j} gives {y:.6g}, group {i} gives {x:.6g}. "
+                        "A scheduler with absolute rates, a trainer or a reload has erased the factors; pass p.lrs(optimizer, value) to schedulers, or rebuild with p.optimizer."
+                    )
+
+    def clip_grad_norm_(self, max_norm: float, model: nn.Module | None = None) -> Tensor:
+        """Clip gradients by a norm that means the same at every size: |g|^2 = sum_p (u_p / s_p) |g_p|^2.
+
+        At base size this is `torch.nn.utils.clip_grad_norm_`.
+
+        Args:
+            max_norm: as tuned on the base.
+
+        Returns:
+            the norm before clipping.
+        """
+        params = [(p, self.rows[name]) for name, p in self.named_parameters(model).items() if p.grad is not None]
+        if not params:
+            return torch.tensor(0.0)
+        grads = [p.grad for p, _ in params if p.grad is not None]
+        weights = [1.0 if self.scheme.identity else math.sqrt(row.u / row.s) for _, row in params]
+        norms = [torch.linalg.vector_norm(g) for g in grads]
+        norms = [n.full_tensor() if hasattr(n, "full_tensor") else n for n in norms]  # type: ignore[attr-defined]
+        total = torch.linalg.vector_norm(torch.stack([n.to(norms[0].device) * w for n, w in zip(norms, weights, strict=True)]))
+        factor = torch.clamp(max_norm / (total + 1e-6), max=1.0)
+        for g in grads:
+            g.mul_(factor.to(device=g.device, dtype=g.dtype) if not hasattr(g, "full_tensor") else float(factor))
+        return total
+
+    # -- save and compare ------------------------------------------------------------------------------------------------
+
+    def to_json(self) -> str:
+        """Everything a resume needs, to be kept with a checkpoint."""
+        data = dict(
+            format=FORMAT,
+            scheme=dataclasses.asdict(self.scheme),
+            gamma0=self.gamma0,
+            width=self.width,
+            depth=self.depth,
+            branches=[dataclasses.asdict(b) for b in self.branches],
+            rows=[dataclasses.asdict(r) for r in self.rows.values()],
+            aliases=self._aliases,
+            notes=self.notes,
+        )
+        return json.dumps(data)
+
+    @classmethod
+    def from_json(cls, text: str) -> Parametrization:
+        """A parametrization as it was saved. It has no model: pass `model=` to `groups` and the rest."""
+        try:
+            data = json.loads(text)
+            if data["format"] != FORMAT:
+                raise InputError(f"format must be {FORMAT}: got {data['format']!r}. Read it with the version of trimtab that wrote it.")
+            rows = {r["name"]: _row_from(r) for r in data["rows"]}
+            branches = [Branch(b["name"], b["kind"], tuple(b["tail"]), tuple(b["parameters"]), b["stack"]) for b in data["branches"]]
+            p = cls(rows, branches, data["depth"], Scheme(**data["scheme"]), data["gamma0"], data["width"])
+            p.notes, p._aliases = list(data["notes"]), dict(data["aliases"])
+        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+            raise InputError(f"the text must be what Parametrization.to_json wrote: {type(error).__name__}: {error}.") from error
+        return p
+
+    def differences(self, other: Parametrization) -> list[str]:
+        """What a resume would change: one line for each number that differs, none when all agree."""
+        found = []
+        for key in ("scheme", "gamma0", "depth"):
+            if getattr(self, key) != getattr(other, key):
+                found.append(f"{key}: {getattr(self, key)} here, {getattr(other, key)} there")
+        for name in self.rows.keys() ^ other.rows.keys():
+            found.append(f"{name}: only {'here' if name in self.rows else 'there'}")
+        for name in self.rows.keys() & other.rows.keys():
+            a, b = self.rows[name], other.rows[name]
+            for key in ("role", "place", "shape", "init", "u", "s", "override"):
+                x, y = getattr(a, key), getattr(b, key)
+                same = math.isclose(x, y, rel_tol=1e-9) if isinstance(x, float) else x == y
+                if not same:
+                    found.append(f"{name}.{key}: {x} here, {y} there")
+        return sorted(found)
+
+
+def measure(params: Mapping[str, Tensor], rows: Mapping[str, Row], draws: Mapping[str, _Draw], scheme: Scheme) -> tuple[dict[str, tuple[str, float]], list[str]]:
+    """{name: (law, ratio to base)} for a model's own draw, and what could not be told."""
+    laws: dict[str, tuple[str, float]] = {}
+    problems: list[str] = []
+    pools: dict[str, list[str]] = {}
+    for name, row in rows.items():
+        draw = draws.get(name)
+        if draw is None:
+            raise InputError("a parametrization read from JSON resumes training, it does not initialise: build it with parametrize to apply it.")
+        if draw.forced is not None:
+            laws[name] = ("given", draw.forced)
+        elif scheme.width == "sp":
+            laws[name] = ("as drawn", 1.0)
+        elif max(draw.laws.values()) / min(draw.laws.values()) < 1 + 1e-12:
+            laws[name] = ("fixed", next(iter(draw.laws.values())))
+        else:
+            pools.setdefault(draw.pool, []).append(name)
+    evidence: dict[str, initlaw.Evidence] = {}
+    for key, names in pools.items():
+        mine = {n: m for n in names if (m := _moments(params[n], rows[n].offset)) is not None}
+        theirs = [m for n in names if (m := draws[n].base) is not None]
+        if not mine or not theirs:
+            if bool(mine) != bool(theirs):
+                problems.append(f"{names[0]} is all zero in {'the base' if mine else 'the model'} only: the two were not initialised by the same code.")
+            for n in names:
+                laws[n] = ("zero", rows[n].init)  # nothing to rescale
+            continue
+        evidence[key] = initlaw.Evidence.of(initlaw.pool(list(mine.values())), initlaw.pool(theirs), draws[names[0]].laws)
+    open_pools: list[str] = []
+    settled: dict[str, str] = {}
+    for key, e in evidence.items():
+        law = initlaw.snap([e])
+        if law is None:
+            open_pools.append(key)
+        else:
+            settled[key] = law
+    for key in open_pools:
+        law = _by_company(key, pools, evidence, settled, draws) or _by_bound(key, pools, params, draws)
+        if law is not None:
+            settled[key] = law
+    for key, names in pools.items():
+        if key not in evidence:
+            continue
+        e = evidence[key]
+        if key in settled:
+            laws |= {n: (settled[key], e.laws[settled[key]]) for n in names}
+            continue
+        close = sorted((e.chi2(law), law) for law in e.laws)[:3]
+        problems.append(
+            f"{names[0]}{f' and {len(names) - 1} like it' if len(names) > 1 else ''}: measured {e.ratio:.4g} +- {e.ratio * e.sigma:.2g} times the base's, "
+            f"nearest laws {', '.join(f'{law} ({e.laws[law]:.4g})' for _, law in close)}. Pass overrides={{'{names[0]}': {{'init_law': '{close[0][1]}'}}}} or the ratio as a number."
+        )
+    return laws, problems
+
+
+def _by_company(key: str, pools: Mapping[str, list[str]], evidence: Mapping[str, initlaw.Evidence], settled: Mapping[str, str], draws: Mapping[str, _Draw]) -> str | None:
+    """Too few numbers to tell alone: judge together with all tensors of the same sort (ten biases with all the others)."""
+    wide = draws[pools[key][0]].wide
+    company = [e for k, e in evidence.items() if draws[pools[k][0]].wide == wide]
+    return initlaw.snap(company) if len(company) > 1 else None
+
+
+def _by_bound(key: str, pools: Mapping[str, list[str]], params: Mapping[str, Tensor], draws: Mapping[str, _Draw]) -> str | None:
+    """torch draws a bias uniformly within fan_in^-1/2: a bound that both models keep is told by few numbers."""
+    for n in pools[key]:
+        bound = draws[n].bound
+        if bound is None or not draws[n].base_within or not bool(params[n].detach().abs().max() <= bound[0] * (1 + 1e-6)):
+            return None
+    return "fan_in"
+
+
+_PREFIXES = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+
+
+def _strip(name: str) -> str:
+    """A wrapped parameter's own name.
+
+    >>> _strip("_orig_mod.module.layers.0._checkpoint_wrapped_module.weight")
+    'layers.0.weight'
+    """
+    for prefix in _PREFIXES:
+        name = name.replace("." + prefix, ".")
+        while name.startswith(prefix):
+            name = name[len(prefix) :]
+    return name
+
+
+def _row_from(r: dict[str, Any]) -> Row:
+    for key in ("uses", "shape", "base_shape"):
+        r[key] = tuple(r[key])
+    r["override"] = tuple((k, v) for k, v in r["override"])
+    return Row(**r)
+
+
+def _check_rate(lr: Any) -> None:
+    number = float(lr) if isinstance(lr, int | float | Tensor) and not isinstance(lr, bool) else math.nan
+    if not 0 <= number < math.inf:
+        raise InputError(f"lr must be a finite number >= 0, the base's learning rate: got {lr!r}.")
+
+
+def _default(cls: Any, key: str) -> Any:
+    """An optimizer's default for a hyperparameter, None where it has none."""
+    try:
+        parameter = inspect.signature(cls).parameters.get(key)
+    except (TypeError, ValueError):
+        return None
+    return None if parameter is None or parameter.default is inspect.Parameter.empty else parameter.default
+
+
+

@@ -1,0 +1,280 @@
+"""What each role gets: three numbers per parameter, and from them what each optimizer needs. Pure arithmetic.
+
+Relative to a base model, in stored (folded) form (THEORY 1.2; arXiv 2309.16620, 2310.02244, 2505.01618):
+
+    init   scale of the start          (init, u, s) = kind x place x richness x folds
+    u      scale of a wanted update
+    s      scale of the gradient
+
+    kind          init                             u             s
+    matrix        m_in^-1/2 min(1, m_out/m_in)^1/2 1/m_in        1/m_out
+    elementwise   1                                1             1/m_out
+    scalar        1                                1             1
+
+    place         init        u             s            (m_L: ratio of branch counts of its stack)
+    outside       1           1             1
+    branch        1           m_L^(alpha-1) m_L^-alpha
+    tail          m_L^-alpha  1/m_L         1
+    stream        1           1/m_L         1
+
+    a fold by a   (init, u, s) -> (a init, a u, s/a)
+    SGD           lr u/s, coupled L2 s/u              clipping weight sqrt(u/s)
+    Adam & co.    lr u, eps s, decoupled decay 1/u, coupled L2 s/init
+
+At base size every number is 1. Nothing here imports torch, so the rules can be printed, compared and tested by
+the thousand.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from trimtab.errors import InputError, OptimizerError
+
+Kind = Literal["matrix", "elementwise", "scalar"]
+Where = Literal["outside", "branch", "tail", "stream"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Scheme:
+    """How hyperparameters are carried from base to target.
+
+    Args:
+        name: how it is called in tables.
+        alpha: residual branches are scaled by depth^-alpha; None leaves depth alone.
+        width: "mup" learns features at every width, "ntk" becomes lazy, "sp" leaves width alone.
+
+    >>> Scheme("mine", alpha=0.75)
+    Scheme(name='mine', alpha=0.75, width='mup')
+    """
+
+    name: str
+    alpha: float | None = 0.5
+    width: Literal["mup", "ntk", "sp"] = "mup"
+
+    def __post_init__(self) -> None:
+        if self.alpha is not None and not (isinstance(self.alpha, int | float) and 0 <= self.alpha < math.inf):
+            raise InputError(f"the branch exponent alpha must be a number >= 0: got {self.alpha!r}. The paper uses 0.5, CompleteP 1; None leaves depth alone.")
+        if self.width not in ("mup", "ntk", "sp"):
+            raise InputError(f"width must be one of 'mup', 'ntk', 'sp': got {self.width!r}.")
+
+    @property
+    def identity(self) -> bool:
+        return self.width == "sp" and self.alpha is None
+
+
+SCHEMES: dict[str, Scheme] = {
+    scheme.name: scheme
+    for scheme in (
+        Scheme("sp", None, "sp"),
+        Scheme("ntk", None, "ntk"),
+        Scheme("mup", None, "mup"),
+        Scheme("depth-mup", 0.5, "mup"),
+        Scheme("completep", 1.0, "mup"),
+    )
+}
+
+
+def as_scheme(scheme: str | Scheme) -> Scheme:
+    """A scheme by its name.
+
+    >>> as_scheme("completep").alpha
+    1.0
+    """
+    if isinstance(scheme, Scheme):
+        return scheme
+    if scheme not in SCHEMES:
+        raise InputError(f"scheme must be one of {', '.join(map(repr, SCHEMES))} or a trimtab.Scheme(name, alpha, width): got {scheme!r}.")
+    return SCHEMES[scheme]
+
+
+@dataclasses.dataclass(frozen=True)
+class Scales:
+    """(init, u, s) of one parameter, relative to base.
+
+    >>> Scales(u=0.25) * Scales(init=0.5, u=0.5, s=2.0)
+    Scales(init=0.5, u=0.125, s=2.0)
+    >>> Scales().fold(0.5)
+    Scales(init=0.5, u=0.5, s=2.0)
+    """
+
+    init: float = 1.0
+    u: float = 1.0
+    s: float = 1.0
+
+    def __mul__(self, other: Scales) -> Scales:
+        return Scales(self.init * other.init, self.u * other.u, self.s * other.s)
+
+    def fold(self, a: float) -> Scales:
+        """Store a * theta instead of multiplying theta by a in the forward (abc-symmetry, THEORY 1.1)."""
+        return self * Scales(a, a, 1 / a)
+
+
+def kind_scales(kind: Kind, m_in: float, m_out: float) -> Scales:
+    """The width rule. `m_in`, `m_out`: ratios of fan-in and fan-out to base.
+
+    >>> kind_scales("matrix", 4.0, 4.0)     # hidden
+    Scales(init=0.5, u=0.25, s=0.25)
+    >>> kind_scales("matrix", 4.0, 1.0)     # readout
+    Scales(init=0.25, u=0.25, s=1.0)
+    >>> kind_scales("matrix", 1.0, 4.0)     # input
+    Scales(init=1.0, u=1.0, s=0.25)
+    """
+    if kind == "scalar":
+        return Scales()
+    if kind == "elementwise":
+        return Scales(s=1 / m_out)
+    return Scales(init=(min(1.0, m_out / m_in) / m_in) ** 0.5, u=1 / m_in, s=1 / m_out)
+
+
+def place_scales(where: Where, m_L: float, alpha: float, *, uses: float = 1.0, zero_tail: bool = False) -> Scales:
+    """The depth rule.
+
+    Args:
+        m_L: ratio of the branch counts of the parameter's stack.
+        alpha: branch exponent.
+        uses: ratio of how often a shared parameter is used (ALBERT, loops); 1 where each block has its own.
+        zero_tail: the branch's tail starts at zero: it is left there, and what is before it obeys alpha = 1.
+
+    >>> place_scales("tail", 4.0, 0.5)
+    Scales(init=0.5, u=0.25, s=1.0)
+    >>> place_scales("branch", 4.0, 0.5)
+    Scales(init=1.0, u=0.5, s=0.5)
+    >>> place_scales("branch", 4.0, 0.5, uses=4.0)
+    Scales(init=1.0, u=1.0, s=1.0)
+    """
+    if uses != 1:
+        alpha = 1.0
+    if where == "outside":
+        scales = Scales()
+    elif where == "stream":
+        scales = Scales(u=1 / m_L)
+    elif where == "tail":
+        scales = Scales(init=1.0 if zero_tail else m_L**-alpha, u=1 / m_L)
+    else:
+        alpha = 1.0 if zero_tail else alpha
+        scales = Scales(u=m_L ** (alpha - 1), s=m_L**-alpha)
+    return scales * Scales(s=uses)
+
+
+def richness_scales(readout: Literal["weight", "bias"] | None, gamma0: float) -> Scales:
+    """How far features move for a given change of the output.
+
+    >>> richness_scales("weight", 2.0), richness_scales(None, 2.0)
+    (Scales(init=0.5, u=1.0, s=1.0), Scales(init=1.0, u=2.0, s=0.5))
+    """
+    if readout == "weight":
+        return Scales(init=1 / gamma0)
+    if readout == "bias":
+        return Scales()
+    return Scales(u=gamma0, s=1 / gamma0)
+
+
+# -- optimizers ------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """How an optimizer answers to a change of scale.
+
+    Args:
+        rate: "u/s" where the step follows the gradient, "u" where it is normalised, "spectral" for Muon.
+        decay: "ratio" (L2 beside a gradient step), "coupled" (L2 inside a normalised step), "decoupled", or "none".
+        eps: power of s that its eps follows; 0 where it has none.
+    """
+
+    name: str
+    rate: Literal["u/s", "u", "spectral"]
+    decay: Literal["ratio", "coupled", "decoupled", "none"]
+    eps: int
+
+
+FAMILIES: dict[str, Family] = {
+    "SGD": Family("SGD", "u/s", "ratio", 0),
+    "Adam": Family("Adam", "u", "coupled", 1),
+    "AdamW": Family("AdamW", "u", "decoupled", 1),
+    "NAdam": Family("NAdam", "u", "coupled", 1),
+    "RMSprop": Family("RMSprop", "u", "coupled", 1),
+    "Adamax": Family("Adamax", "u", "coupled", 1),
+    "Adagrad": Family("Adagrad", "u", "coupled", 1),
+    "Adadelta": Family("Adadelta", "u/s", "coupled", 2),
+    "Lion": Family("Lion", "u", "decoupled", 0),
+    "Muon": Family("Muon", "spectral", "decoupled", 1),
+}
+
+REFUSED = {
+    "RAdam": "its first steps are not normalised and later ones are, so no single power of the scale folds. Use AdamW with warmup.",
+    "Adafactor": "its rate depends on the parameter's own size, so a folded parameter trains differently. Use AdamW.",
+    "LBFGS": "it mixes all parameters into one line search, which has no per-parameter rate. Use SGD or AdamW.",
+    "SparseAdam": "it keeps state only for rows that were seen, which does not fold. Use AdamW.",
+    "Rprop": "its step sizes are bounded by absolute numbers that a group cannot scale. Use Lion or AdamW.",
+    "ASGD": "its rate decays with an absolute constant (lambd) that mixes with the scale. Use SGD.",
+}
+
+
+def family_of(name: str, hyper: Mapping[str, Any]) -> Family | None:
+    """The family of a known optimizer by the name of its class, None for an unknown one.
+
+    >>> family_of("Adam", {"decoupled_weight_decay": True}).decay
+    'decoupled'
+
+    Raises:
+        OptimizerError: the optimizer is known not to fold.
+    """
+    if name in REFUSED:
+        raise OptimizerError(f"a parametrization needs an optimizer whose steps fold: torch.optim.{name} does not, {REFUSED[name]}")
+    family = FAMILIES.get(name)
+    if family is not None and hyper.get("decoupled_weight_decay"):
+        family = dataclasses.replace(family, decay="decoupled")
+    return family
+
+
+@dataclasses.dataclass(frozen=True)
+class Factors:
+    """What to multiply the base's hyperparameters by."""
+
+    lr: float = 1.0
+    weight_decay: float = 1.0
+    eps: float = 1.0
+
+
+def factors(family: Family, scales: Scales, *, m_in: float = 1.0, m_out: float = 1.0, adjust: float = 1.0) -> Factors:
+    """The optimizer's numbers for one parameter.
+
+    Args:
+        m_in, m_out: width ratios, for a spectral rate.
+        adjust: adj(base shape) / adj(shape), the optimizer's own shape factor, for a spectral rate.
+
+    >>> factors(FAMILIES["SGD"], Scales(0.5, 0.25, 0.25))
+    Factors(lr=1.0, weight_decay=1.0, eps=1.0)
+    >>> factors(FAMILIES["AdamW"], Scales(0.5, 0.25, 0.25))
+    Factors(lr=0.25, weight_decay=4.0, eps=0.25)
+    """
+    init, u, s = scales.init, scales.u, scales.s
+    if family.rate == "u/s":
+        lr = u / s
+    elif family.rate == "u":
+        lr = u
+    else:
+        lr = u * (m_in * m_out) ** 0.5 * adjust
+    decay = {"ratio": s / u, "coupled": s / init, "decoupled": 1 / lr, "none": 1.0}[family.decay]
+    # A spectral optimizer compares its eps with the norm of the whole gradient, not with one entry.
+    size = (m_in * m_out) ** 0.5 if family.rate == "spectral" else 1.0
+    return Factors(lr, decay, (s * size) ** family.eps if family.eps else 1.0)
+
+
+def muon_adjust(shape: tuple[int, ...], adjust_lr_fn: str | None) -> float:
+    """torch.optim.Muon's own factor on the rate of a matrix of this shape.
+
+    >>> muon_adjust((8, 2), None), muon_adjust((25, 4), "match_rms_adamw")
+    (2.0, 1.0)
+    """
+    rows, columns = shape[:2]
+    if adjust_lr_fn in (None, "original"):
+        return max(1.0, rows / columns) ** 0.5
+    if adjust_lr_fn == "match_rms_adamw":
+        return 0.2 * max(rows, columns) ** 0.5
+    raise InputError(f"adjust_lr_fn must be 'original', 'match_rms_adamw' or None: got {adjust_lr_fn!r}.")

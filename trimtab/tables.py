@@ -1,0 +1,68 @@
+"""The table of a parametrization, generated from its rows: plain text, or a rich table where rich is installed.
+
+Parameters of one kind with the same numbers share a line, with their block numbers taken out: `layers.#.fc.weight x 24`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trimtab.pairing import template
+
+if TYPE_CHECKING:
+    from trimtab.parametrization import Parametrization
+
+COLUMNS = ("parameter", "role", "place", "m_in", "m_out", "m_L", "init", "u", "s", "fold", "rescale")
+
+
+def number(x: float | None) -> str:
+    """Four significant digits, trailing zeros dropped.
+
+    >>> number(0.25), number(1.0), number(None), number(0.70710678)
+    ('0.25', '1', '-', '0.7071')
+    """
+    return "-" if x is None else f"{x:.4g}"
+
+
+def lines(p: Parametrization) -> list[tuple[str, ...]]:
+    """One line per kind of parameter with equal numbers."""
+    counts: dict[tuple[str, ...], int] = {}
+    for row in p.rows.values():
+        numbers = (row.m_in, row.m_out, row.m_L, row.init, row.u, row.s, row.fold, row.rescale)
+        key = (template(row.name), row.role, row.place, *map(number, numbers))
+        counts[key] = counts.get(key, 0) + 1
+    return [(f"{key[0]} x {n}" if n > 1 else key[0], *key[1:]) for key, n in counts.items()]
+
+
+def summary(p: Parametrization) -> str:
+    """Scheme and sizes in one sentence."""
+    depth = ", ".join(f"{k} {v:.4g}" for k, v in p.depth.items()) if isinstance(p.depth, dict) else f"{p.depth:.4g}"
+    alpha = "" if p.scheme.alpha is None else f" (alpha = {p.scheme.alpha:g})"
+    n = len(p.branches)
+    return f"{p.scheme.name}{alpha}: width x {p.width:.4g}, depth x {depth}, {n} residual branch{'' if n == 1 else 'es'}, {len(p.rows)} parameters, gamma0 = {p.gamma0:g}"
+
+
+def render(p: Parametrization) -> str:
+    """The table as plain text."""
+    table = [COLUMNS, *lines(p)]
+    widths = [max(len(line[i]) for line in table) for i in range(len(COLUMNS))]
+    text = []
+    for k, line in enumerate(table):
+        cells = [cell.ljust(w) if i < 3 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))]
+        text.append("  ".join(cells).rstrip())
+        if k == 0:
+            text.append("  ".join("-" * w for w in widths))
+    return "\n".join([summary(p), "", *text, *([""] if p.notes else []), *(f"note: {n}" for n in p.notes)])
+
+
+def rich_table(p: Parametrization) -> Any:
+    """The same as a rich table, for `rich.print(p)`."""
+    from rich.console import Group
+    from rich.table import Table
+
+    table = Table(title=summary(p), title_justify="left", header_style="bold")
+    for i, column in enumerate(COLUMNS):
+        table.add_column(column, justify="left" if i < 3 else "right", overflow="fold")
+    for line in lines(p):
+        table.add_row(*line)
+    return Group(table, *(f"[dim]note:[/dim] {n}" for n in p.notes))
