@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 
 DECISIVE = 12.0  # difference in chi^2 (a likelihood ratio of e^6 = 400) that settles between two laws
 SAME = 0.005  # two laws closer than this are one
+AS_WANTED = "as wanted"
 FLOOR = 1e-3  # relative error of a ratio that has no sampling noise (constants)
 
 
@@ -52,15 +53,27 @@ def pool(parts: Sequence[Moments]) -> Moments:
 
 
 @dataclasses.dataclass(frozen=True)
+class Law:
+    """A law's ratio of target to base, and what it must be better by, in chi^2, before it is believed.
+
+    `rarity` is a prior: laws that nobody is seen to use need more evidence, and one whose absolute numbers are those
+    of a textbook initialiser at both sizes needs less.
+    """
+
+    ratio: float
+    rarity: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
 class Evidence:
-    """One measured ratio and what each law says it should be."""
+    """One measured ratio and the laws that might explain it. A law's name is "width part" or "width part depth part"."""
 
     log_ratio: float
     sigma: float
-    laws: Mapping[str, float]
+    laws: Mapping[str, Law]
 
     @classmethod
-    def of(cls, target: Moments, base: Moments, laws: Mapping[str, float]) -> Evidence:
+    def of(cls, target: Moments, base: Moments, laws: Mapping[str, Law]) -> Evidence:
         return cls(target.log_rms - base.log_rms, math.sqrt(target.variance + base.variance + FLOOR**2), laws)
 
     @property
@@ -68,53 +81,129 @@ class Evidence:
         return math.exp(self.log_ratio)
 
     def chi2(self, law: str) -> float:
-        return ((self.log_ratio - math.log(self.laws[law])) / self.sigma) ** 2
+        return ((self.log_ratio - math.log(self.laws[law].ratio)) / self.sigma) ** 2
 
+    def score(self, law: str) -> float:
+        return self.chi2(law) + self.laws[law].rarity
 
-def snap(evidence: Sequence[Evidence]) -> str | None:
-    """The one law that explains all the evidence, or None when several do or none does.
+    def without(self, name: str) -> Evidence:
+        return dataclasses.replace(self, laws={k: v for k, v in self.laws.items() if k != name})
 
-    >>> laws = {"fixed": 1.0, "fan_in": 0.5}
-    >>> snap([Evidence(math.log(0.51), 0.02, laws)])
-    'fan_in'
-    >>> snap([Evidence(math.log(0.7), 0.3, laws)]) is None
-    True
-    """
-    names = set.intersection(*(set(e.laws) for e in evidence))
-    scores = sorted((sum(e.chi2(law) for e in evidence), law) for law in names)
-    best_score, best = scores[0]
-    if best_score > 12.0 + 4.0 * len(evidence):
-        return None
-    for score, law in scores[1:]:
-        differ = any(abs(math.log(e.laws[law] / e.laws[best])) > SAME for e in evidence)
-        if differ and score - best_score < DECISIVE:
+    def best(self) -> str:
+        return min(self.laws, key=self.score)
+
+    def snap(self) -> str | None:
+        """The law that explains this, or None when two that differ both do, or none does.
+
+        >>> laws = {"fixed": Law(1.0), "fan_in": Law(0.5)}
+        >>> Evidence(math.log(0.51), 0.02, laws).snap()
+        'fan_in'
+        >>> Evidence(math.log(0.7), 0.3, laws).snap() is None
+        True
+        """
+        best = self.best()
+        if self.chi2(best) > 20.0:
             return None
-    return best
+        for law in self.laws:
+            differ = abs(math.log(self.laws[law].ratio / self.laws[best].ratio)) > SAME
+            if differ and self.score(law) - self.score(best) < DECISIVE:
+                return None
+        return best
+
+
+def already(evidence: Sequence[Evidence], defaults: Sequence[bool]) -> bool | None:
+    """Was the whole model parametrized before? True, False (then AS_WANTED explains nothing), or None: look at each.
+
+    A model is parametrized as a whole, so tensors that could not tell alone are told by the others.
+
+    Args:
+        defaults: for each tensor that torch's own law can speak for and whose wanted init is another one, whether it
+            is still torch's draw.
+    """
+    supports, rejects = not all(defaults), any(defaults)
+    for e in evidence:
+        fresh = e.without(AS_WANTED)
+        gain = fresh.score(fresh.best()) - e.score(AS_WANTED)
+        supports |= gain > DECISIVE
+        rejects |= -gain > DECISIVE
+    return supports if supports != rejects else None
+
+
+def in_company(one: Evidence, company: Sequence[Evidence]) -> str | None:
+    """The law of a tensor too small to tell alone, from all tensors of its sort: one width law, depth as each likes."""
+    scores: dict[str, float] = {}
+    for width in {law.partition(" ")[0] for law in one.laws}:
+        total = 0.0
+        for e in company:
+            total += min((e.score(law) for law in e.laws if law.partition(" ")[0] == width), default=math.inf)
+        scores[width] = total
+    best = min(scores, key=lambda w: scores[w])
+    own = {law: v for law, v in one.laws.items() if law.partition(" ")[0] == best}
+    law = dataclasses.replace(one, laws=own).snap()
+    if law is None or scores[best] > 16.0 + 4.0 * len(company):
+        return None
+    for width, score in scores.items():
+        values = [v.ratio for name, v in one.laws.items() if name.partition(" ")[0] == width]
+        if all(abs(math.log(v / own[law].ratio)) > SAME for v in values) and score - scores[best] < DECISIVE:
+            return None
+    return law
+
+
+def within(moments: Moments, std: float) -> bool:
+    """The numbers have this standard deviation, to four standard errors."""
+    return abs(moments.log_rms - math.log(std)) <= 4 * math.sqrt(moments.variance) + FLOOR
+
+
+def torch_default(moments: Moments, largest: float, fan_in: int) -> bool:
+    """Drawn by torch itself: uniform within fan_in^-1/2, weight or bias. An absolute law, told by a few numbers.
+
+    >>> torch_default(Moments(3, 0.25**2 / 3, 0.0), 0.24, fan_in=16), torch_default(Moments(3, 0.25**2 / 3, 0.0), 0.26, fan_in=16)
+    (True, False)
+    """
+    sigma = math.sqrt(0.8 / (4 * moments.count))  # a uniform law has kurtosis 1.8
+    off = moments.log_rms - math.log(fan_in**-0.5 / math.sqrt(3))
+    low = 4 * sigma + 4 / moments.count + FLOOR  # few numbers are skewed: their rms is more often far too small
+    return largest <= fan_in**-0.5 * (1 + 2**-8) and -low <= off <= 4 * sigma + FLOOR
+
+
+def textbook(fan_in: int, fan_out: int, lookup: bool) -> dict[str, tuple[float, ...]]:
+    """Standard deviations of the well-known initialisers, by law."""
+    laws = {
+        "fan_in": (fan_in**-0.5, (2 / fan_in) ** 0.5),
+        "xavier": ((2 / (fan_in + fan_out)) ** 0.5,),
+        "fan_out": ((2 / fan_out) ** 0.5,),
+        "orthogonal": (max(fan_in, fan_out) ** -0.5,),
+    }
+    return laws | ({"fixed": (1.0,)} if lookup else {})
 
 
 def candidates(
-    *, kind: str, m_in: float, m_out: float, xavier: float, orthogonal: float, m_N: float, m_L: float, wanted: float, partner: float | None
-) -> dict[str, float]:
+    *, kind: str, m_in: float, m_out: float, xavier: float, orthogonal: float, m_N: float, m_L: float, tail: bool, wanted: float, partner: float | None, known: frozenset[str]
+) -> dict[str, Law]:
     """The laws in use, as ratios of target to base.
 
     Args:
         xavier, orthogonal: ratios of (fan_in + fan_out)^-1/2 and max(fan_in, fan_out)^-1/2.
         m_N: the model's main width ratio.  m_L: depth ratio of the tensor's stack.
+        tail: the tensor ends a branch, where depth factors are usual.
         wanted: the init this tensor should end at.
         partner: fan-in ratio of the weight a bias belongs to (torch draws both from it).
+        known: laws whose textbook numbers the tensors have at both sizes.
 
-    >>> laws = candidates(kind="matrix", m_in=4, m_out=4, xavier=0.5, orthogonal=0.5, m_N=4, m_L=1, wanted=0.5, partner=None)
-    >>> laws["fixed"], laws["fan_in"]
+    >>> laws = candidates(kind="matrix", m_in=4, m_out=4, xavier=0.5, orthogonal=0.5, m_N=4, m_L=1, tail=False, wanted=0.5, partner=None, known=frozenset())
+    >>> laws["fixed"].ratio, laws["fan_in"].ratio
     (1.0, 0.5)
     """
-    width = {"fixed": 1.0, "fan_out": m_out**-0.5}
+    width = {"fixed": Law(1.0)}
     if kind == "matrix":
-        width |= {"fan_in": m_in**-0.5, "1/fan_in": 1 / m_in, "xavier": xavier, "orthogonal": orthogonal}
-        width |= {"width": m_N**-0.5, "1/width": 1 / m_N}
-    elif partner is not None:
-        width |= {"fan_in": partner**-0.5}
-    depth = {"": 1.0, " depth^-1/2": m_L**-0.5, " depth^-1": 1 / m_L, " depth^-1/4": m_L**-0.25} if m_L != 1 else {"": 1.0}
-    laws = {w + d: x * y for w, x in width.items() for d, y in depth.items()}
-    # Already as it should be; already so but for the depth factor (parametrized for width only before).
-    laws["as wanted"] = wanted
+        width |= {"fan_in": Law(m_in**-0.5), "xavier": Law(xavier, 10.0), "fan_out": Law(m_out**-0.5, 10.0), "orthogonal": Law(orthogonal, 10.0)}
+        width |= {"width": Law(m_N**-0.5, 10.0), "1/fan_in": Law(1 / m_in, 10.0), "1/width": Law(1 / m_N, 10.0)}
+    else:
+        width |= {"fan_in": Law(partner**-0.5)} if partner is not None else {}
+        width |= {"fan_out": Law(m_out**-0.5, 6.0)}
+    width = {name: Law(law.ratio, -6.0) if name in known else law for name, law in width.items()}
+    inner = 0.0 if tail else 6.0
+    depth = {"": Law(1.0), " depth^-1/2": Law(m_L**-0.5, inner), " depth^-1": Law(1 / m_L, 6.0 + inner), " depth^-1/4": Law(m_L**-0.25, 8.0 + inner)}
+    laws = {w + d: Law(x.ratio * y.ratio, x.rarity + y.rarity) for d, y in depth.items() if not d or m_L != 1 for w, x in width.items()}
+    laws[AS_WANTED] = Law(wanted)
     return laws

@@ -19,74 +19,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trimtab import initlaw, rules
+from trimtab import rules
+from trimtab.draws import Draw, measure, prepare
 from trimtab.errors import InputError, OptimizerError, StructureError, faults
 from trimtab.folds import collect
 from trimtab.graph import Graph
 from trimtab.notes import advice
 from trimtab.optimizers import family
-from trimtab.pairing import pair, template
+from trimtab.pairing import pair
 from trimtab.roles import Facts, Overrides, main_width, read
-from trimtab.rules import Scales, Scheme, as_scheme
+from trimtab.rows import Branch, Row, branches_of, row_from, row_of, stack_names
+from trimtab.rules import Scheme, as_scheme
 from trimtab.tables import render, rich_table
 from trimtab.tails import scaled
 from trimtab.trace import record
 
 FORMAT = 1
-
-
-@dataclasses.dataclass(frozen=True)
-class Branch:
-    """A residual branch: `kind` of its shortcut, the `tail` its multiplier is folded into, all its `parameters`."""
-
-    name: str
-    kind: str
-    tail: tuple[str, ...]
-    parameters: tuple[str, ...]
-    stack: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """What one parameter is and gets, relative to its twin in the base (THEORY 1.2)."""
-
-    name: str
-    role: str
-    place: str
-    branch: str | None
-    stack: str | None
-    m_in: float
-    m_out: float
-    m_L: float
-    uses: tuple[str, ...]
-    init: float
-    u: float
-    s: float
-    rescale: float | None
-    fold: float
-    shape: tuple[int, ...]
-    base_shape: tuple[int, ...]
-    law: str | None = None
-    offset: bool = False
-    muon: bool = False
-    override: tuple[tuple[str, float], ...] = ()
-
-    @property
-    def scales(self) -> Scales:
-        return Scales(self.init, self.u, self.s)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Draw:
-    """What is needed to measure a parameter's init law when real weights are there."""
-
-    base: initlaw.Moments | None
-    laws: dict[str, float]
-    pool: str
-    wide: str
-    forced: float | None
-    bound: tuple[float, float] | None  # torch's own bound on a bias: model, base
-    base_within: bool = False
 
 
 def parametrize(
@@ -137,16 +85,16 @@ def parametrize(
     if scheme.width == "ntk":
         gamma = gamma0 * collect(graph, base_graph, pairing, facts, 1.0).readout_ratio ** -0.5
     folds = collect(graph, base_graph, pairing, facts, gamma)
-    branches = _branches(graph)
-    stacks = _stack_names(branches)
-    rows = {name: _row(f, scheme, gamma, folds.factor.get(name, 1.0), name in folds.offset, branches, stacks, said) for name, f in facts.items()}
+    branches = branches_of(graph)
+    stacks = stack_names(branches)
+    rows = {name: row_of(f, scheme, gamma, folds.factor.get(name, 1.0), name in folds.offset, branches, stacks, said) for name, f in facts.items()}
     ratios = [n / b for n, b in pairing.counts]
     depth: float | dict[str, float] = 1.0
     if ratios:
         depth = ratios[0] if len(set(ratios)) == 1 else {stacks[k]: r for k, r in enumerate(ratios)}
     p = Parametrization(rows, [b for b, _ in branches], depth, scheme, gamma0, main_width(facts))
     p.notes = [*folds.notes, *advice(graph, p)]
-    p._draws = _draws(facts, rows, base, said, p.width)
+    p._draws = prepare(facts, rows, base, said, p.width)
     p._aliases = _aliases(model)
     p._remember(model)
     if graph.trace.real:
@@ -189,119 +137,6 @@ def _refuse_unfoldable(graph: Graph, facts: Mapping[str, Facts]) -> None:
         raise StructureError("\n".join(["a branch must end in parameters it is homogeneous in:", *(f"  - {p}" for p in problems[:6])]))
 
 
-def _branches(graph: Graph) -> list[tuple[Branch, int]]:
-    """The model's branches with their stacks, named after the module their tail belongs to."""
-    found: list[tuple[Branch, int]] = []
-    names: dict[str, int] = {}
-    places = {name: graph.place(name) for name in graph.uses}
-    for r in graph.residuals:
-        own = [name for name, place in places.items() if r.index in place.branches]
-        tail = tuple(dict.fromkeys(site.name for site in r.tail))
-        leader = (tail or tuple(own) or ("branch",))[0]
-        name = leader.rpartition(".")[0] or leader
-        names[name] = names.get(name, 0) + 1
-        if names[name] > 1:
-            name = f"{name}#{names[name]}"
-        found.append((Branch(name, r.kind, tail, tuple(own), ""), r.stack))
-    stacks = _stack_names(found)
-    return [(dataclasses.replace(b, stack=stacks[k]), k) for b, k in found]
-
-
-def _stack_names(branches: list[tuple[Branch, int]]) -> dict[int, str]:
-    """The module path the branches of a stack share, made unique."""
-    names: dict[int, str] = {}
-    for k in sorted({k for _, k in branches}):
-        paths = [b.name.split("#")[0].split(".") for b, j in branches if j == k]
-        common: list[str] = []
-        for parts in zip(*paths, strict=False):
-            if len(set(parts)) > 1 or parts[0].isdigit():
-                break
-            common.append(parts[0])
-        name = ".".join(common) or "stack"
-        names[k] = name if name not in names.values() else f"{name}#{k}"
-    return names
-
-
-def _row(
-    f: Facts, scheme: Scheme, gamma: float, fold: float, offset: bool, branches: list[tuple[Branch, int]], stacks: Mapping[int, str], said: Overrides
-) -> Row:
-    numbers = said.numbers(f.name)
-    scales = Scales()
-    if not scheme.identity:
-        if scheme.width != "sp":
-            scales *= rules.kind_scales(f.kind, f.m_in, f.m_out)  # type: ignore[arg-type]
-        if scheme.alpha is not None:
-            scales *= rules.place_scales(f.where, f.m_L, scheme.alpha, uses=f.reuse, zero_tail=f.zero_tail)  # type: ignore[arg-type]
-            for where, m_L in f.outer:
-                scales *= rules.place_scales(where, m_L, scheme.alpha)  # type: ignore[arg-type]
-        scales *= rules.richness_scales(f.readout, gamma)  # type: ignore[arg-type]
-        scales = scales.fold(fold)
-    if "init" in numbers:
-        scales = dataclasses.replace(scales, init=float(numbers["init"]))
-    return Row(
-        f.name,
-        f.role,
-        f.where,
-        branches[f.branches[0]][0].name if f.branches else None,
-        stacks[f.stack] if f.stack is not None else None,
-        f.m_in,
-        f.m_out,
-        f.m_L,
-        f.uses,
-        scales.init,
-        scales.u,
-        scales.s,
-        None,
-        fold if not scheme.identity else 1.0,
-        f.shape,
-        f.base_shape,
-        offset=offset,
-        muon=f.kind == "matrix" and not f.first and f.readout is None and not f.tied and len(f.shape) == 2,
-        override=tuple(sorted((k, float(v)) for k, v in numbers.items() if k in ("lr", "weight_decay", "eps"))),
-    )
-
-
-def _moments(p: Tensor, offset: bool) -> initlaw.Moments | None:
-    x = p.detach().double() + (1.0 if offset else 0.0)
-    square = float(x.pow(2).mean())
-    return initlaw.Moments(x.numel(), square, float(x.pow(4).mean())) if square > 0 and math.isfinite(square) else None
-
-
-def _draws(facts: Mapping[str, Facts], rows: Mapping[str, Row], base: nn.Module, said: Overrides, m_N: float) -> dict[str, _Draw]:
-    base_params = dict(base.named_parameters(remove_duplicate=False))
-    draws = {}
-    for name, f in facts.items():
-        row = rows[name]
-        moments = _moments(base_params[f.twin], row.offset)
-        fan_in, fan_out, base_in, base_out = f.fans
-        partner = facts[f.partner] if f.partner in facts else None
-        laws = initlaw.candidates(
-            kind=f.kind,
-            m_in=fan_in / base_in if f.kind == "matrix" else 1.0,
-            m_out=f.m_out if f.kind == "elementwise" else fan_out / base_out,
-            xavier=((base_in + base_out) / (fan_in + fan_out)) ** 0.5,
-            orthogonal=(max(base_in, base_out) / max(fan_in, fan_out)) ** 0.5,
-            m_N=m_N,
-            m_L=f.m_L,
-            wanted=row.init,
-            partner=partner.fans[0] / partner.fans[2] if partner else None,
-        )
-        law = said.numbers(name).get("init_law")
-        forced = None
-        if isinstance(law, str):
-            if law not in laws:
-                raise InputError(f"init_law of {name} must be a number or one of {', '.join(map(repr, laws))}: got {law!r}.")
-            forced = laws[law]
-        elif law is not None:
-            forced = float(law)
-        bound = (partner.fans[0] ** -0.5, partner.fans[2] ** -0.5) if partner and f.kind != "matrix" else None
-        within = bound is not None and bool(base_params[f.twin].detach().abs().max() <= bound[1] * (1 + 1e-6))
-        pool = f"{template(name)} {f.where} {f.kind} {f.fans} {f.m_L}"
-        wide = f"{f.kind} {'bias' if partner else ''}"
-        draws[name] = _Draw(moments, laws, pool, wide, forced, bound, within)
-    return draws
-
-
 def _aliases(model: nn.Module) -> dict[str, str]:
     """Second names of tied parameters."""
     first: dict[int, str] = {}
@@ -319,7 +154,7 @@ class Parametrization:
         self.rows, self.branches, self.depth = rows, branches, depth
         self.scheme, self.gamma0, self.width = scheme, gamma0, width
         self.notes: list[str] = []
-        self._draws: dict[str, _Draw] = {}
+        self._draws: dict[str, Draw] = {}
         self._aliases: dict[str, str] = {}
         self._models: list[weakref.ref[nn.Module]] = []
 
@@ -608,7 +443,7 @@ class Parametrization:
             data = json.loads(text)
             if data["format"] != FORMAT:
                 raise InputError(f"format must be {FORMAT}: got {data['format']!r}. Read it with the version of trimtab that wrote it.")
-            rows = {r["name"]: _row_from(r) for r in data["rows"]}
+            rows = {r["name"]: row_from(r) for r in data["rows"]}
             branches = [Branch(b["name"], b["kind"], tuple(b["tail"]), tuple(b["parameters"]), b["stack"]) for b in data["branches"]]
             p = cls(rows, branches, data["depth"], Scheme(**data["scheme"]), data["gamma0"], data["width"])
             p.notes, p._aliases = list(data["notes"]), dict(data["aliases"])
@@ -634,77 +469,6 @@ class Parametrization:
         return sorted(found)
 
 
-def measure(params: Mapping[str, Tensor], rows: Mapping[str, Row], draws: Mapping[str, _Draw], scheme: Scheme) -> tuple[dict[str, tuple[str, float]], list[str]]:
-    """{name: (law, ratio to base)} for a model's own draw, and what could not be told."""
-    laws: dict[str, tuple[str, float]] = {}
-    problems: list[str] = []
-    pools: dict[str, list[str]] = {}
-    for name, row in rows.items():
-        draw = draws.get(name)
-        if draw is None:
-            raise InputError("a parametrization read from JSON resumes training, it does not initialise: build it with parametrize to apply it.")
-        if draw.forced is not None:
-            laws[name] = ("given", draw.forced)
-        elif scheme.width == "sp":
-            laws[name] = ("as drawn", 1.0)
-        elif max(draw.laws.values()) / min(draw.laws.values()) < 1 + 1e-12:
-            laws[name] = ("fixed", next(iter(draw.laws.values())))
-        else:
-            pools.setdefault(draw.pool, []).append(name)
-    evidence: dict[str, initlaw.Evidence] = {}
-    for key, names in pools.items():
-        mine = {n: m for n in names if (m := _moments(params[n], rows[n].offset)) is not None}
-        theirs = [m for n in names if (m := draws[n].base) is not None]
-        if not mine or not theirs:
-            if bool(mine) != bool(theirs):
-                problems.append(f"{names[0]} is all zero in {'the base' if mine else 'the model'} only: the two were not initialised by the same code.")
-            for n in names:
-                laws[n] = ("zero", rows[n].init)  # nothing to rescale
-            continue
-        evidence[key] = initlaw.Evidence.of(initlaw.pool(list(mine.values())), initlaw.pool(theirs), draws[names[0]].laws)
-    open_pools: list[str] = []
-    settled: dict[str, str] = {}
-    for key, e in evidence.items():
-        law = initlaw.snap([e])
-        if law is None:
-            open_pools.append(key)
-        else:
-            settled[key] = law
-    for key in open_pools:
-        law = _by_company(key, pools, evidence, settled, draws) or _by_bound(key, pools, params, draws)
-        if law is not None:
-            settled[key] = law
-    for key, names in pools.items():
-        if key not in evidence:
-            continue
-        e = evidence[key]
-        if key in settled:
-            laws |= {n: (settled[key], e.laws[settled[key]]) for n in names}
-            continue
-        close = sorted((e.chi2(law), law) for law in e.laws)[:3]
-        problems.append(
-            f"{names[0]}{f' and {len(names) - 1} like it' if len(names) > 1 else ''}: measured {e.ratio:.4g} +- {e.ratio * e.sigma:.2g} times the base's, "
-            f"nearest laws {', '.join(f'{law} ({e.laws[law]:.4g})' for _, law in close)}. Pass overrides={{'{names[0]}': {{'init_law': '{close[0][1]}'}}}} or the ratio as a number."
-        )
-    return laws, problems
-
-
-def _by_company(key: str, pools: Mapping[str, list[str]], evidence: Mapping[str, initlaw.Evidence], settled: Mapping[str, str], draws: Mapping[str, _Draw]) -> str | None:
-    """Too few numbers to tell alone: judge together with all tensors of the same sort (ten biases with all the others)."""
-    wide = draws[pools[key][0]].wide
-    company = [e for k, e in evidence.items() if draws[pools[k][0]].wide == wide]
-    return initlaw.snap(company) if len(company) > 1 else None
-
-
-def _by_bound(key: str, pools: Mapping[str, list[str]], params: Mapping[str, Tensor], draws: Mapping[str, _Draw]) -> str | None:
-    """torch draws a bias uniformly within fan_in^-1/2: a bound that both models keep is told by few numbers."""
-    for n in pools[key]:
-        bound = draws[n].bound
-        if bound is None or not draws[n].base_within or not bool(params[n].detach().abs().max() <= bound[0] * (1 + 1e-6)):
-            return None
-    return "fan_in"
-
-
 _PREFIXES = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 
 
@@ -719,13 +483,6 @@ def _strip(name: str) -> str:
         while name.startswith(prefix):
             name = name[len(prefix) :]
     return name
-
-
-def _row_from(r: dict[str, Any]) -> Row:
-    for key in ("uses", "shape", "base_shape"):
-        r[key] = tuple(r[key])
-    r["override"] = tuple((k, v) for k, v in r["override"])
-    return Row(**r)
 
 
 def _check_rate(lr: Any) -> None:

@@ -1,0 +1,174 @@
+"""Measure, on real weights, the law they were drawn from (`initlaw`), against numbers kept of the base.
+
+The base is measured once, when a parametrization is made, so that a model that had no weights then (meta device)
+can be measured when it has.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+
+from trimtab import initlaw
+from trimtab.errors import InputError
+from trimtab.initlaw import AS_WANTED, Evidence, Law, Moments
+from trimtab.pairing import template
+from trimtab.roles import Facts, Overrides
+from trimtab.rows import Row
+from trimtab.rules import Scheme
+
+
+@dataclasses.dataclass(frozen=True)
+class Draw:
+    """What is needed to judge one parameter's draw.
+
+    Args:
+        twin: its counterpart in the base, and `base`, that tensor's moments (None: all zero).
+        laws: the known laws and the ratio to base that each gives.
+        pool: parameters with the same key are judged as one; those with the same `sort` help each other out.
+        forced: the user's own ratio.
+        fan_in: of the weight this is, or is the bias of; None for what torch does not draw by fan-in.
+        torch_default: the base's tensor was drawn by torch's own law.
+    """
+
+    twin: str
+    base: Moments | None
+    laws: dict[str, Law]
+    pool: str
+    sort: str
+    forced: float | None
+    fan_in: int | None
+    torch_default: bool
+
+
+def moments(p: Tensor, offset: bool) -> Moments | None:
+    """Moments of a parameter, of 1 + w where that is the gain; None where all is zero."""
+    x = p.detach().double() + (1.0 if offset else 0.0)
+    square = float(x.pow(2).mean())
+    return Moments(x.numel(), square, float(x.pow(4).mean())) if square > 0 and math.isfinite(square) else None
+
+
+def prepare(facts: Mapping[str, Facts], rows: Mapping[str, Row], base: nn.Module, said: Overrides, m_N: float) -> dict[str, Draw]:
+    """Measure the base and list the laws for each parameter of the model."""
+    base_params = dict(base.named_parameters(remove_duplicate=False))
+    draws = {}
+    for name, f in facts.items():
+        twin = base_params[f.twin]
+        measured = moments(twin, rows[name].offset)
+        partner = facts[f.partner] if f.partner in facts else None
+        laws = _laws(f, partner, rows[name].init, m_N, frozenset())
+        law, forced = said.numbers(name).get("init_law"), None
+        if isinstance(law, str):
+            if law not in laws:
+                raise InputError(f"init_law of {name} must be a number or one of {', '.join(map(repr, laws))}: got {law!r}.")
+            forced = laws[law].ratio
+        elif law is not None:
+            forced = float(law)
+        by_fan = f if f.kind == "matrix" else partner
+        default = by_fan is not None and measured is not None and initlaw.torch_default(measured, float(twin.detach().abs().max()), by_fan.fans[2])
+        known = _textbook(measured, f.fans[2:], "lookup" in f.uses) if f.kind == "matrix" else frozenset[str]()
+        laws = _laws(f, partner, rows[name].init, m_N, known)
+        pool = f"{template(name)} {f.where} {f.kind} {f.fans} {f.m_L}"
+        sort = f"{f.kind} {'bias' if partner else ''}"
+        draws[name] = Draw(f.twin, measured, laws, pool, sort, forced, by_fan.fans[0] if by_fan else None, default)
+    return draws
+
+
+def _laws(f: Facts, partner: Facts | None, wanted: float, m_N: float, known: frozenset[str]) -> dict[str, Law]:
+    fan_in, fan_out, base_in, base_out = f.fans
+    return initlaw.candidates(
+        kind=f.kind,
+        m_in=fan_in / base_in if f.kind == "matrix" else 1.0,
+        m_out=f.m_out if f.kind == "elementwise" else fan_out / base_out,
+        xavier=((base_in + base_out) / (fan_in + fan_out)) ** 0.5,
+        orthogonal=(max(base_in, base_out) / max(fan_in, fan_out)) ** 0.5,
+        m_N=m_N,
+        m_L=f.m_L,
+        tail=f.where == "tail",
+        wanted=wanted,
+        partner=partner.fans[0] / partner.fans[2] if partner else None,
+        known=known,
+    )
+
+
+def _textbook(m: Moments | None, fans: tuple[int, ...], lookup: bool) -> frozenset[str]:
+    if m is None:
+        return frozenset()
+    return frozenset(law for law, stds in initlaw.textbook(fans[0], fans[1], lookup).items() if any(initlaw.within(m, std) for std in stds))
+
+
+def measure(params: Mapping[str, Tensor], rows: Mapping[str, Row], draws: Mapping[str, Draw], scheme: Scheme) -> tuple[dict[str, tuple[str, float]], list[str]]:
+    """{name: (law, ratio to base)} for a model's own draw, and what could not be told."""
+    laws: dict[str, tuple[str, float]] = {}
+    problems: list[str] = []
+    pools: dict[str, list[str]] = {}
+    for name in rows:
+        draw = draws.get(name)
+        if draw is None:
+            raise InputError("a parametrization read from JSON resumes training, it does not initialise: build it with parametrize to apply it.")
+        ratios = [law.ratio for law in draw.laws.values()]
+        if draw.forced is not None:
+            laws[name] = ("given", draw.forced)
+        elif scheme.width == "sp":
+            laws[name] = ("as drawn", 1.0)
+        elif max(ratios) / min(ratios) < 1 + 1e-12:
+            laws[name] = ("fixed", ratios[0])
+        else:
+            pools.setdefault(draw.pool, []).append(name)
+    evidence: dict[str, Evidence] = {}
+    settled: dict[str, str] = {}
+    defaults: list[bool] = []
+    for key, names in pools.items():
+        mine = {n: m for n in names if (m := moments(params[n], rows[n].offset)) is not None}
+        theirs = {draws[n].twin: m for n in names if (m := draws[n].base) is not None}
+        if not mine or not theirs:
+            if bool(mine) != bool(theirs):
+                problems.append(f"{names[0]} is all zero in {'the base' if mine else 'the model'} only: the two were not initialised by the same code.")
+            laws |= {n: ("zero", rows[n].init) for n in names}  # nothing to rescale
+            continue
+        evidence[key] = Evidence.of(initlaw.pool(list(mine.values())), initlaw.pool(list(theirs.values())), draws[names[0]].laws)
+        e = evidence[key]
+        done = e.laws[AS_WANTED].ratio / e.laws["fan_in"].ratio if "fan_in" in e.laws else 1.0
+        as_drawn, as_wanted = (_torch_default(mine, params, draws, factor) for factor in (1.0, done))
+        if as_drawn:
+            settled[key] = "fan_in"
+        if as_drawn != as_wanted:
+            defaults.append(as_drawn)
+    before = initlaw.already([e for key, e in evidence.items() if key not in settled], defaults)
+    if before is False:
+        evidence = {key: e.without(AS_WANTED) for key, e in evidence.items()}
+    for key, e in evidence.items():
+        names = pools[key]
+        law = AS_WANTED if before else settled.get(key) or e.snap()
+        if law is None:  # ten biases cannot tell alone, but all the biases together can
+            law = initlaw.in_company(e, [other for k, other in evidence.items() if draws[pools[k][0]].sort == draws[names[0]].sort])
+        if law is None:
+            problems.append(_undecided(names, e))
+        else:
+            laws |= {n: (law, e.laws[law].ratio) for n in names}
+    return laws, problems
+
+
+def _torch_default(mine: Mapping[str, Moments], params: Mapping[str, Tensor], draws: Mapping[str, Draw], factor: float) -> bool:
+    """All of these are `factor` times what torch draws by itself, in a base that torch drew."""
+    for n, m in mine.items():
+        fan_in = draws[n].fan_in
+        undone = Moments(m.count, m.square / factor**2, m.fourth / factor**4)
+        if fan_in is None or not draws[n].torch_default or not initlaw.torch_default(undone, float(params[n].detach().abs().max()) / factor, fan_in):
+            return False
+    return True
+
+
+def _undecided(names: list[str], e: Evidence) -> str:
+    shown: dict[str, str] = {}
+    for law in sorted(e.laws, key=e.chi2):
+        shown.setdefault(f"{e.laws[law].ratio:.4g}", law)
+    nearest = ", ".join(f"{law} ({value})" for value, law in list(shown.items())[:3])
+    like = f" and {len(names) - 1} like it" if len(names) > 1 else ""
+    return (
+        f"{names[0]}{like}: measured {e.ratio:.4g} +- {e.ratio * e.sigma:.2g} times the base's, nearest laws {nearest}. "
+        f"Pass overrides={{'{names[0]}': {{'init_law': '{next(iter(shown.values()))}'}}}}, or the ratio as a number."
+    )
