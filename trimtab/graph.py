@@ -212,6 +212,8 @@ class Graph:
             copies = max(1, min(math.prod(shape[:-2]), numel // max(1, fan_in * fan_out)))
             return Use("contract", fan_in, fan_out, copies, node.index)
         if node.name in ops.CONVOLUTIONS:
+            if refs[1] != value:
+                return elementwise
             transposed, groups = bool(node.args[6]), int(node.args[8])
             kernel = math.prod(shape[2:])
             channels, out = (shape[0] // groups, shape[1] * groups) if transposed else (shape[1], shape[0])
@@ -221,7 +223,7 @@ class Graph:
         if node.name in ops.LOOKUPS:
             rows = shape[0] if node.name == "embedding" or node.name == "index" else shape[int(node.args[1])]
             return Use("lookup", rows, size // max(rows, 1), 1, node.index)
-        if node.name == "linear":
+        if node.name == "linear" and len(shape) == 2:
             return Use("contract", shape[1], shape[0], 1, node.index)
         return Use("unknown", 1, size, 1, node.index)
 
@@ -469,23 +471,20 @@ class Graph:
     def place(self, name: str) -> Place:
         """Where a parameter sits, from the adds it meets first."""
         met = self.reach[self.trace.params[name]]
-        skips = [i for i, side in met if side == "skip"]
         branches = sorted({i for i, side in met if side == "branch"})
-        if skips:
-            for index in sorted(skips):
-                if self._descends_within(name, self.residuals[index].stack):
-                    return Place(stream=self.residuals[index].stack)
-            return Place()
+        if any(side == "skip" for _, side in met):
+            return Place(stream=self._stream_of(name))
         tail_of = tuple(i for i in branches if any(site.name == name for site in self.residuals[i].tail))
         return Place(branches=tuple(branches), tail_of=tail_of)
 
-    def _descends_within(self, name: str, stack: int) -> bool:
+    def _stream_of(self, name: str) -> int | None:
+        """The stack on whose stream a parameter acts: between two of its adds. None before the first of them."""
         for use in self.uses[name]:
             for o in self.trace.nodes[use.node].outputs if use.node >= 0 else ():
-                for r in self.residuals:
-                    if r.stack == stack and self.behind[o] >> self.trace.nodes[r.node].outputs[0] & 1:
-                        return True
-        return False
+                for k in {self.residuals[i].stack for i, side in self.reach[o] if side == "skip"}:
+                    if any(r.stack == k and self.behind[o] >> self.trace.nodes[r.node].outputs[0] & 1 for r in self.residuals):
+                        return k
+        return None
 
     def enclosing(self, index: int) -> tuple[int, ...]:
         """The branches a residual add itself lies in, innermost first (nested residual networks)."""
