@@ -494,7 +494,7 @@ class OwnMultiplier(Block):
         return h + self.c * self.f(h)
 
 
-@case(X, numbers={"blocks.0.fc.weight": (R, R / 2, R)})
+@case(X, numbers={"blocks.0.fc.weight": (R, R / 2, R / 2)})
 def own_multiplier_over_sqrt_depth(n, L):
     """The model divides by sqrt(L) itself: what is wanted is there, the stored tail is only told so."""
     return Net(n, [OwnMultiplier(fc=nn.Linear(n, n), c=L**-0.5) for _ in range(L)])
@@ -600,7 +600,7 @@ class ByHand(nn.Module):
     def __init__(self, n, L):
         super().__init__()
         self.body = Net(n, [Block(fc=nn.Linear(n, n)) for _ in range(L)], head=nn.Identity())
-        self.w = nn.Parameter(torch.randn(n) * n**-0.5)
+        self.w = nn.Parameter(torch.full((n,), n**-0.5))
 
     def forward(self, x):
         return (self.body(x) * self.w).sum(-1)

@@ -74,7 +74,8 @@ def test_meta_gives_the_same_numbers(name):
     if name == "experts-not-all-visited":
         pytest.skip("its forward asks for numbers, which a model on meta does not have")
     with torch.device("meta"):
-        planned = trimtab.parametrize(case.build(*WIDE), case.build(*BASE).to_empty(device="meta") if False else _real(case), example=case.example, overrides=case.overrides, apply=False)
+        empty = case.build(*WIDE)
+    planned = trimtab.parametrize(empty, case.build(*BASE), example=case.example, overrides=case.overrides, apply=False)
     real = parametrized(case)
     for parameter, row in real.rows.items():
         other = planned[parameter]
@@ -82,11 +83,6 @@ def test_meta_gives_the_same_numbers(name):
     model = case.build(*WIDE)
     planned.apply(model)
     assert {n: r.rescale for n, r in planned.rows.items()} == pytest.approx({n: r.rescale for n, r in real.rows.items()})
-
-
-def _real(case):
-    with torch.device("cpu"):
-        return case.build(*BASE)
 
 
 def test_stages_that_grow_differently():
@@ -117,6 +113,25 @@ def test_ambiguous_sum_asks():
     with pytest.raises(trimtab.StructureError, match="two towers") as error:
         trimtab.parametrize(case.build(32, 1), case.build(16, 1), example=X)
     assert '"branch"' in str(error.value) and '"skip"' in str(error.value)
+
+
+def test_a_hidden_skip_can_be_said():
+    """The skip is inside an operation that is not an add; the user says which parameters are a branch."""
+    from structures import Block, Net
+    from torch import nn
+
+    class Hidden(Block):
+        def forward(self, h):
+            return torch.stack([h, self.f(h)]).sum(0)
+
+    def build(n, L):
+        return Net(n, [Hidden(fc=nn.Linear(n, n)) for _ in range(L)])
+
+    with pytest.raises(trimtab.StructureError, match="no counterpart"):
+        trimtab.parametrize(build(16, 4), build(16, 2), example=X)
+    p = trimtab.parametrize(build(16, 4), build(16, 2), example=X, overrides={"blocks.*": "branch"})
+    assert len(p.branches) == 4 and p.depth == 2.0
+    assert (p["blocks.0.fc.weight"].place, p["blocks.0.fc.weight"].init) == ("tail", pytest.approx(2**-0.5))
 
 
 def test_branch_without_a_tail_is_refused_over_depth_and_said():

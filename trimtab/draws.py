@@ -30,8 +30,7 @@ class Draw:
         laws: the known laws and the ratio to base that each gives.
         pool: parameters with the same key are judged as one; those with the same `sort` help each other out.
         forced: the user's own ratio.
-        fan_in: of the weight this is, or is the bias of; None for what torch does not draw by fan-in.
-        torch_default: the base's tensor was drawn by torch's own law.
+        default: the ways in which the base's tensor is torch's own draw: {way: (law, the model's fan)}.
     """
 
     twin: str
@@ -40,8 +39,7 @@ class Draw:
     pool: str
     sort: str
     forced: float | None
-    fan_in: int | None
-    torch_default: bool
+    default: dict[str, tuple[str, float]]
 
 
 def moments(p: Tensor, offset: bool) -> Moments | None:
@@ -67,14 +65,24 @@ def prepare(facts: Mapping[str, Facts], rows: Mapping[str, Row], base: nn.Module
             forced = laws[law].ratio
         elif law is not None:
             forced = float(law)
-        by_fan = f if f.kind == "matrix" else partner
-        default = by_fan is not None and measured is not None and initlaw.torch_default(measured, float(twin.detach().abs().max()), by_fan.fans[2])
+        default: dict[str, tuple[str, float]] = {}
+        if measured is not None:
+            largest = float(twin.detach().abs().max())
+            default = {way: (law, fan) for way, law, fan, base_fan in _default_fans(f, partner) if initlaw.torch_default(measured, largest, base_fan)}
         known = _textbook(measured, f.fans[2:], "lookup" in f.uses) if f.kind == "matrix" else frozenset[str]()
         laws = _laws(f, partner, rows[name].init, m_N, known)
         pool = f"{template(name)} {f.where} {f.kind} {f.fans} {f.m_L}"
         sort = f"{f.kind} {'bias' if partner else ''}"
-        draws[name] = Draw(f.twin, measured, laws, pool, sort, forced, by_fan.fans[0] if by_fan else None, default)
+        draws[name] = Draw(f.twin, measured, laws, pool, sort, forced, default)
     return draws
+
+
+def _default_fans(f: Facts, partner: Facts | None) -> list[tuple[str, str, float, float]]:
+    """(way, law, fan of the model, fan of the base) that torch may have drawn a tensor by: its fan-in, or, in a recurrent
+    layer with g gates, the hidden size, which is fan_out / g."""
+    by_fan_in = f if f.kind == "matrix" else partner
+    fans: list[tuple[str, str, float, float]] = [("fan_in", "fan_in", by_fan_in.fans[0], by_fan_in.fans[2])] if by_fan_in else []
+    return fans + [(f"{gates} gates", "fan_out", f.fans[1] / gates, f.fans[3] / gates) for gates in (1, 3, 4) if f.kind != "scalar"]
 
 
 def _laws(f: Facts, partner: Facts | None, wanted: float, m_N: float, known: frozenset[str]) -> dict[str, Law]:
@@ -131,12 +139,15 @@ def measure(params: Mapping[str, Tensor], rows: Mapping[str, Row], draws: Mappin
             continue
         evidence[key] = Evidence.of(initlaw.pool(list(mine.values())), initlaw.pool(list(theirs.values())), draws[names[0]].laws)
         e = evidence[key]
-        done = e.laws[AS_WANTED].ratio / e.laws["fan_in"].ratio if "fan_in" in e.laws else 1.0
-        as_drawn, as_wanted = (_torch_default(mine, params, draws, factor) for factor in (1.0, done))
-        if as_drawn:
-            settled[key] = "fan_in"
-        if as_drawn != as_wanted:
-            defaults.append(as_drawn)
+        for way, (law, _) in draws[names[0]].default.items():
+            factor = e.laws[AS_WANTED].ratio / e.laws[law].ratio
+            as_drawn, as_wanted = (_torch_default(way, mine, params, draws, x) for x in (1.0, factor))
+            if as_drawn:
+                settled[key] = law
+            if as_drawn != as_wanted:
+                defaults.append(as_drawn)
+            if as_drawn or as_wanted:
+                break
     before = initlaw.already([e for key, e in evidence.items() if key not in settled], defaults)
     if before is False:
         evidence = {key: e.without(AS_WANTED) for key, e in evidence.items()}
@@ -152,12 +163,12 @@ def measure(params: Mapping[str, Tensor], rows: Mapping[str, Row], draws: Mappin
     return laws, problems
 
 
-def _torch_default(mine: Mapping[str, Moments], params: Mapping[str, Tensor], draws: Mapping[str, Draw], factor: float) -> bool:
-    """All of these are `factor` times what torch draws by itself, in a base that torch drew."""
+def _torch_default(way: str, mine: Mapping[str, Moments], params: Mapping[str, Tensor], draws: Mapping[str, Draw], factor: float) -> bool:
+    """All of these are `factor` times what torch draws by itself in this way, in a base that torch drew."""
     for n, m in mine.items():
-        fan_in = draws[n].fan_in
+        fan = draws[n].default.get(way, ("", None))[1]
         undone = Moments(m.count, m.square / factor**2, m.fourth / factor**4)
-        if fan_in is None or not draws[n].torch_default or not initlaw.torch_default(undone, float(params[n].detach().abs().max()) / factor, fan_in):
+        if fan is None or not initlaw.torch_default(undone, float(params[n].detach().abs().max()) / factor, fan):
             return False
     return True
 

@@ -21,7 +21,7 @@ import math
 
 from trimtab import ops
 from trimtab.errors import StructureError
-from trimtab.tails import Blocked, Tail, constant_factor, proven, tails
+from trimtab.tails import THE_SKIP, Blocked, Tail, constant_factor, proven, tails
 from trimtab.trace import Node, Ref, Trace
 
 
@@ -98,6 +98,8 @@ class Graph:
         self.residuals = self._residuals()
         self._assign_stacks()
         self._find_tails()
+        self._said: dict[str, int] = {}
+        self._add_said_branches()
         self.reach = self._reach()
         self.readouts = self._readouts()
         self.products = self._products()
@@ -197,7 +199,7 @@ class Graph:
         shape = self.trace.values[value].shape
         size = math.prod(shape)
         refs = [a.index for a in node.args if isinstance(a, Ref)]
-        elementwise = Use("elementwise", 1, size, 1, node.index)
+        elementwise = Use("elementwise", 1, min(size, numel), 1, node.index)
         by_hand = self._sums_products(node)
         if by_hand is not None:
             return Use("contract", by_hand[0], by_hand[1], 1, node.index)
@@ -255,12 +257,12 @@ class Graph:
         how, factor, crossed, mixed = "identity", 1.0, frozenset[str](), False
         chain = [(value, how, factor, crossed)]
         while (node := self.trace.producer(value)) is not None:
-            acts = [i for i in node.inputs if self.act[i] or self._is_stream_param(i)]
+            acts = [i for i in node.inputs if self.act[i]]
             residual = self._at.get(node.index)
             if residual is not None:
                 value, how = residual.skip, "parallel" if how == "identity" else how
-            elif node.name in ops.LINEAR and node.name not in ops.POOLS and len(acts) == 1 and node.name not in ("mean", "sum", "cumsum"):
-                value = acts[0]
+            elif node.name in ops.REARRANGED and len(acts) == 1 and math.prod(values[acts[0]].shape) == math.prod(values[value].shape):
+                value = acts[0]  # the whole tensor: a slice of it (one step of a recurrence) is something else
             elif node.name == "mul" and len(acts) == 1:
                 value, how = acts[0], "scaled" if how in ("identity", "parallel") else how
                 factor *= constant_factor(self.trace, node) or 1.0
@@ -280,9 +282,6 @@ class Graph:
                 break
             chain.append((value, how, factor, crossed))
         return chain
-
-    def _is_stream_param(self, value: int) -> bool:
-        return False
 
     def _residuals(self) -> list[Residual]:
         self._at: dict[int, Residual] = {}
@@ -316,9 +315,7 @@ class Graph:
     def _match(self, node: Node, sides: tuple[int, int], shape: tuple[int, ...], *, cross: bool) -> Residual | None:
         values = self.trace.values
         for skip, branch in (sides, sides[::-1]):
-            if values[branch].shape != shape or not self.act[branch] or (skip == branch):
-                continue
-            if values[skip].shape != shape and not self._broadcasts(values[skip].shape, shape):
+            if skip == branch or any(values[i].shape != shape or not self.act[i] for i in (skip, branch)):
                 continue
             for source, how, factor, crossed in self._skip_chain(skip, cross=cross):
                 if cross != (how == "projection"):
@@ -327,15 +324,21 @@ class Graph:
                 if depth < (2 if crossed else 1):
                     continue
                 inside = self._params_between(source, branch)
-                if crossed & inside or self._matches(inside, self._skip_patterns):
+                if crossed & inside or self._matches(inside, self._skip_patterns) or self._interpolates(node, branch, source):
                     break
                 kind = self._kind(how, branch, source)
                 return Residual(-1, node.index, skip, branch, source, kind, factor, crossed=crossed)
         return None
 
-    @staticmethod
-    def _broadcasts(small: tuple[int, ...], big: tuple[int, ...]) -> bool:
-        return len(small) <= len(big) and all(s in (1, b) for s, b in zip(small[::-1], big[::-1], strict=False)) and small[-1:] == big[-1:]
+    def _interpolates(self, node: Node, branch: int, source: int) -> bool:
+        """x + z (f(x) - x) and (x - f(x)) z + f(x) are gates, not residual branches: the branch holds the skip itself."""
+        if node.name == "sub" and len(self.trace.consumers[branch]) > 1:
+            return True
+        try:
+            tails(self.trace, branch, stop=source)
+        except Blocked as blocked:
+            return str(blocked) == THE_SKIP
+        return False
 
     def _kind(self, how: str, branch: int, source: int) -> str:
         if how != "identity":
@@ -450,6 +453,28 @@ class Graph:
             else:
                 r.tail = tail
 
+    def _add_said_branches(self) -> None:
+        """Branches that only the user sees: what matches a pattern, one branch per numbered block, folded at its end."""
+        seen = set().union(*(self._params_between(r.source, r.branch) for r in self.residuals)) if self.residuals else set[str]()
+        stack = 1 + max((r.stack for r in self.residuals), default=-1)
+        for pattern in self._branch_patterns:
+            blocks: dict[str, list[str]] = {}
+            for name in self.uses:
+                if fnmatch.fnmatchcase(name, pattern) and name not in seen and self.uses[name]:
+                    number = next((i for i, part in enumerate(name.split(".")) if part.isdigit()), -1)
+                    blocks.setdefault(".".join(name.split(".")[: number + 1]), []).append(name)
+            for names in blocks.values():
+                last = self.trace.nodes[max(use.node for name in names for use in self.uses[name])]
+                value = last.outputs[0]
+                r = Residual(len(self.residuals), last.index, value, value, value, "identity", stack=stack)
+                try:
+                    r.tail = next(proven(self.trace, tails(self.trace, value), value, self.behind[value], 0))
+                except (Blocked, StopIteration) as why:
+                    r.blocked = str(why) or "scaling its last parameters does not scale it"
+                self.residuals.append(r)
+                self._said |= dict.fromkeys(names, r.index)
+            stack += bool(blocks)
+
     # -- places --------------------------------------------------------------------------------------------------
 
     def _reach(self) -> list[frozenset[tuple[int, str]]]:
@@ -470,6 +495,9 @@ class Graph:
 
     def place(self, name: str) -> Place:
         """Where a parameter sits, from the adds it meets first."""
+        if name in self._said:
+            said = (self._said[name],)
+            return Place(branches=said, tail_of=said if any(s.name == name for s in self.residuals[said[0]].tail) else ())
         met = self.reach[self.trace.params[name]]
         branches = sorted({i for i, side in met if side == "branch"})
         if any(side == "skip" for _, side in met):

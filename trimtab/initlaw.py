@@ -154,16 +154,18 @@ def within(moments: Moments, std: float) -> bool:
     return abs(moments.log_rms - math.log(std)) <= 4 * math.sqrt(moments.variance) + FLOOR
 
 
-def torch_default(moments: Moments, largest: float, fan_in: int) -> bool:
-    """Drawn by torch itself: uniform within fan_in^-1/2, weight or bias. An absolute law, told by a few numbers.
+def torch_default(moments: Moments, largest: float, fan: float) -> bool:
+    """Drawn by torch itself: uniform within fan^-1/2, weight or bias. An absolute law, told by a few numbers.
 
-    >>> torch_default(Moments(3, 0.25**2 / 3, 0.0), 0.24, fan_in=16), torch_default(Moments(3, 0.25**2 / 3, 0.0), 0.26, fan_in=16)
+    `fan` is the fan-in for linear layers and convolutions, the hidden size for recurrent ones.
+
+    >>> torch_default(Moments(3, 0.25**2 / 3, 0.0), 0.24, fan=16), torch_default(Moments(3, 0.25**2 / 3, 0.0), 0.26, fan=16)
     (True, False)
     """
     sigma = math.sqrt(0.8 / (4 * moments.count))  # a uniform law has kurtosis 1.8
-    off = moments.log_rms - math.log(fan_in**-0.5 / math.sqrt(3))
+    off = moments.log_rms - math.log(fan**-0.5 / math.sqrt(3))
     low = 4 * sigma + 4 / moments.count + FLOOR  # few numbers are skewed: their rms is more often far too small
-    return largest <= fan_in**-0.5 * (1 + 2**-8) and -low <= off <= 4 * sigma + FLOOR
+    return largest <= fan**-0.5 * (1 + 2**-8) and -low <= off <= 4 * sigma + FLOOR
 
 
 def textbook(fan_in: int, fan_out: int, lookup: bool) -> dict[str, tuple[float, ...]]:

@@ -48,3 +48,6 @@ CONVOLUTIONS = frozenset({"convolution", "_convolution"})
 LOOKUPS = frozenset({"embedding", "index", "index_select", "gather"})
 
 POOLS = frozenset(name for name in LINEAR | POSITIVE if "pool" in name)
+
+# The same numbers in another shape, when none are left out.
+REARRANGED = LINEAR - POOLS - frozenset({"mean", "sum", "cumsum", "constant_pad_nd", "tril", "triu", "index", "gather", "index_select", "neg"})

@@ -9,6 +9,7 @@ them; everything outside branches must match one to one.
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import re
 
 from trimtab.errors import StructureError
@@ -94,7 +95,7 @@ def _keys(names: list[str], *, loose: bool) -> list[str]:
         return [loose_template(n) for n in names]
     paths = [n.split(".")[:-1] for n in names]
     common = 0
-    while all(len(p) > common and p[common] == paths[0][common] for p in paths):
+    while paths and all(len(p) > common and p[common] == paths[0][common] for p in paths):
         common += 1
     return [template(".".join(n.split(".")[common:])) for n in names]
 
@@ -116,8 +117,11 @@ def spread(i: int, n: int, n_base: int) -> int:
     return 0 if n == 1 else (2 * i * (n_base - 1) + (n - 1)) // (2 * (n - 1))
 
 
-def pair(model: Graph, base: Graph) -> Pairing:
+def pair(model: Graph, base: Graph, unscaled: tuple[str, ...] = ()) -> Pairing:
     """Pair two analysed models of one architecture.
+
+    Args:
+        unscaled: patterns of parameters the user said are no branch; their number may differ all the same.
 
     Raises:
         StructureError: they are not the same architecture at two sizes; all differences are listed.
@@ -138,7 +142,7 @@ def pair(model: Graph, base: Graph) -> Pairing:
     deeper = places if n >= n_base else base_places
     twin, branch_twin, counts, faults = _pair_branches(model, base, places, base_places, deeper)
     if not faults:
-        faults = _pair_rest(model, base, places, base_places, twin)
+        faults = _pair_rest(model, base, places, twin, unscaled)
     if faults:
         raise StructureError("\n".join(["model and base must be one architecture at two sizes:", *(f"  - {f}" for f in faults), "Build both from the same code, changing only width and depth."]))
     return Pairing(twin, branch_twin, counts, places, base_places)
@@ -188,7 +192,7 @@ def _pair_branches(
     return twin, branch_twin, counts, faults
 
 
-def _pair_rest(model: Graph, base: Graph, places: dict[str, Place], base_places: dict[str, Place], twin: dict[str, str]) -> list[str]:
+def _pair_rest(model: Graph, base: Graph, places: dict[str, Place], twin: dict[str, str], unscaled: tuple[str, ...]) -> list[str]:
     """Everything that is in no branch of its own: one to one, except on streams and in unused siblings of used blocks."""
     faults: list[str] = []
     paired_base = set(twin.values())
@@ -207,7 +211,7 @@ def _pair_rest(model: Graph, base: Graph, places: dict[str, Place], base_places:
             same = set(names) & set(others)
             if len(names) == len(others):
                 twin |= {a: a for a in same} if len(same) == len(names) else dict(zip(names, others, strict=True))
-            elif all(places[a].stream is not None for a in names) or all(not model.uses[a] for a in names):
+            elif all(places[a].stream is not None or places[a].branches or not model.uses[a] or any(fnmatch.fnmatchcase(a, u) for u in unscaled) for a in names):
                 twin |= {a: others[spread(i, len(names), len(others))] for i, a in enumerate(names)}
         mine = [n for n in mine if n not in twin]
         theirs = [n for n in theirs if n not in set(twin.values())]

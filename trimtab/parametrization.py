@@ -12,7 +12,6 @@ import fnmatch
 import inspect
 import json
 import math
-import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -77,7 +76,7 @@ def parametrize(
     graph, base_graph = graphs
     if not base_graph.trace.real:
         raise InputError("the base must have real weights: its residual branches are verified by numbers there. Build it on a real device; only the model may be on meta.")
-    pairing = pair(graph, base_graph)
+    pairing = pair(graph, base_graph, said.patterns("skip"))
     facts = read(graph, base_graph, pairing, said)
     if scheme.alpha is not None:
         _refuse_unfoldable(graph, facts)
@@ -156,7 +155,7 @@ class Parametrization:
         self.notes: list[str] = []
         self._draws: dict[str, Draw] = {}
         self._aliases: dict[str, str] = {}
-        self._models: list[weakref.ref[nn.Module]] = []
+        self._models: list[nn.Module] = []  # where the parameters are: the model, then its wrappers
 
     def __getitem__(self, name: str) -> Row:
         name = self._aliases.get(name, name)
@@ -184,8 +183,8 @@ class Parametrization:
     # -- the model -------------------------------------------------------------------------------------------------
 
     def _remember(self, model: nn.Module) -> None:
-        if not any(ref() is model for ref in self._models):
-            self._models.append(weakref.ref(model))
+        if not any(known is model for known in self._models):
+            self._models.append(model)
 
     def named_parameters(self, model: nn.Module | None = None) -> dict[str, nn.Parameter]:
         """This parametrization's parameters inside `model`, wrappers and prefixes looked through.
@@ -195,9 +194,9 @@ class Parametrization:
                 parametrized.
         """
         if model is None:
-            model = next((m for ref in self._models if (m := ref()) is not None), None)
-            if model is None:
-                raise InputError("this parametrization has no model at hand (it was read from JSON, or the model is gone): pass model=.")
+            if not self._models:
+                raise InputError("this parametrization was read from JSON and has no model: pass model=.")
+            model = self._models[0]
         found: dict[str, nn.Parameter] = {}
         given = dict(model.named_parameters())
         plain = {_strip(name): name for name in given}
@@ -225,8 +224,7 @@ class Parametrization:
                 wide = p.detach().to(torch.promote_types(p.dtype, torch.float32))
                 with torch.no_grad():
                     p.copy_(scaled(wide, row.rescale, row.offset))
-        self._remember(model)
-        self._models = [ref for ref in self._models if ref() is model] or self._models
+        self._models = [model]
         return self
 
     def _measure(self, model: nn.Module, *, strict: bool) -> dict[str, float]:
@@ -346,9 +344,8 @@ class Parametrization:
             OptimizerError: a group mixes parameters with different factors, or holds unknown ones.
         """
         names: dict[int, str] = {}
-        for ref in self._models:
-            if (m := ref()) is not None:
-                names |= {id(p): name for name, p in self.named_parameters(m).items()}
+        for model in self._models:
+            names |= {id(p): name for name, p in self.named_parameters(model).items()}
         flags = dict(optimizer.defaults)
         expected = self.factors(type(optimizer), **flags)
         result = []

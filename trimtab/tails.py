@@ -24,6 +24,7 @@ from trimtab.ops import CONVOLUTIONS, JOINT, LINEAR, MATMULS, NORMS, POSITIVE
 from trimtab.trace import Node, Ref, Trace
 
 LIMIT = 8  # alternatives worth trying: products of activations offer two each
+THE_SKIP = "the skip itself"
 SCALE = 1.7  # not a power of two, so that rounding would show
 
 
@@ -79,7 +80,7 @@ class _Walk:
                 return [{}]
             raise Blocked("a constant that is added")
         if value == self.stop:
-            raise Blocked("the skip itself")
+            raise Blocked(THE_SKIP)
         node = self.trace.producer(value)
         if node is None:
             raise Blocked("the model's input")
@@ -97,7 +98,7 @@ class _Walk:
             try:
                 found += self.of(value, node)
             except Blocked as blocked:
-                why = why or str(blocked)
+                why = str(blocked) if not why or str(blocked) == THE_SKIP else why
         if not found:
             raise Blocked(why)
         return found
@@ -260,7 +261,7 @@ def replay(trace: Trace, changed: dict[Site, Tensor], target: int, ancestors: in
     for node in trace.nodes[min(at) : last + 1]:
         if node.index not in at and not any(i in fresh for i in node.inputs):
             continue
-        if not any(ancestors >> o & 1 for o in node.outputs):
+        if not any(ancestors >> o & 1 and not trace.values[o].constant for o in node.outputs):
             continue
         instead = {**fresh, **at.get(node.index, {})}
         if liven:
@@ -276,7 +277,7 @@ def _dead(trace: Trace, value: int) -> bool:
 
 
 def _noise_like(t: Tensor) -> Tensor:
-    noise = torch.randn(t.shape, generator=torch.Generator().manual_seed(t.numel()), dtype=torch.float64)
+    noise = torch.randn(t.shape, generator=torch.Generator("cpu").manual_seed(t.numel()), dtype=torch.float64, device="cpu")
     return noise.to(t)
 
 
