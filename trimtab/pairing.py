@@ -144,7 +144,7 @@ def pair(model: Graph, base: Graph, unscaled: tuple[str, ...] = ()) -> Pairing:
     if not faults:
         faults = _pair_rest(model, base, places, twin, unscaled)
     if faults:
-        raise StructureError("\n".join(["model and base must be one architecture at two sizes:", *(f"  - {f}" for f in faults), "Build both from the same code, changing only width and depth."]))
+        raise StructureError("\n".join(["model and base must be one architecture at two sizes:", *(f"  - {f}" for f in faults), "Build both from the same code, changing only width and depth. If these are residual blocks whose skip is hidden, pass overrides={\"blocks.*\": \"branch\"}."]))
     return Pairing(twin, branch_twin, counts, places, base_places)
 
 
