@@ -140,7 +140,7 @@ def measure(params: Mapping[str, Tensor], rows: Mapping[str, Row], draws: Mappin
         evidence[key] = Evidence.of(initlaw.pool(list(mine.values())), initlaw.pool(list(theirs.values())), draws[names[0]].laws)
         e = evidence[key]
         for way, (law, _) in draws[names[0]].default.items():
-            factor = e.laws[AS_WANTED].ratio / e.laws[law].ratio
+            factor = rows[names[0]].init / e.laws[law].ratio or 1.0
             as_drawn, as_wanted = (_torch_default(way, mine, params, draws, x) for x in (1.0, factor))
             if as_drawn:
                 settled[key] = law
@@ -153,7 +153,7 @@ def measure(params: Mapping[str, Tensor], rows: Mapping[str, Row], draws: Mappin
         evidence = {key: e.without(AS_WANTED) for key, e in evidence.items()}
     for key, e in evidence.items():
         names = pools[key]
-        law = AS_WANTED if before else settled.get(key) or e.snap()
+        law = AS_WANTED if before and AS_WANTED in e.laws else settled.get(key) or e.snap()
         if law is None:  # ten biases cannot tell alone, but all the biases together can
             law = initlaw.in_company(e, [other for k, other in evidence.items() if draws[pools[k][0]].sort == draws[names[0]].sort])
         if law is None:

@@ -121,7 +121,7 @@ def already(evidence: Sequence[Evidence], defaults: Sequence[bool]) -> bool | No
             is still torch's draw.
     """
     supports, rejects = not all(defaults), any(defaults)
-    for e in evidence:
+    for e in (e for e in evidence if AS_WANTED in e.laws):
         fresh = e.without(AS_WANTED)
         gain = fresh.score(fresh.best()) - e.score(AS_WANTED)
         supports |= gain > DECISIVE
@@ -207,5 +207,6 @@ def candidates(
     inner = 0.0 if tail else 6.0
     depth = {"": Law(1.0), " depth^-1/2": Law(m_L**-0.5, inner), " depth^-1": Law(1 / m_L, 6.0 + inner), " depth^-1/4": Law(m_L**-0.25, 8.0 + inner)}
     laws = {w + d: Law(x.ratio * y.ratio, x.rarity + y.rarity) for d, y in depth.items() if not d or m_L != 1 for w, x in width.items()}
-    laws[AS_WANTED] = Law(wanted)
+    if wanted > 0:  # an override may ask for a start at zero
+        laws[AS_WANTED] = Law(wanted)
     return laws

@@ -182,13 +182,13 @@ class Family:
 
     Args:
         rate: "u/s" where the step follows the gradient, "u" where it is normalised, "spectral" for Muon.
-        decay: "ratio" (L2 beside a gradient step), "coupled" (L2 inside a normalised step), "decoupled", or "none".
+        decay: "ratio" (L2 beside a gradient step), "coupled" (L2 inside a normalised step) or "decoupled".
         eps: power of s that its eps follows; 0 where it has none.
     """
 
     name: str
     rate: Literal["u/s", "u", "spectral"]
-    decay: Literal["ratio", "coupled", "decoupled", "none"]
+    decay: Literal["ratio", "coupled", "decoupled"]
     eps: int
 
 
@@ -260,7 +260,12 @@ def factors(family: Family, scales: Scales, *, m_in: float = 1.0, m_out: float =
         lr = u
     else:
         lr = u * (m_in * m_out) ** 0.5 * adjust
-    decay = {"ratio": s / u, "coupled": s / init, "decoupled": 1 / lr, "none": 1.0}[family.decay]
+    if family.decay == "decoupled":
+        decay = 1 / lr
+    elif family.decay == "coupled" and init > 0:
+        decay = s / init
+    else:  # beside a gradient step; also what starts at zero, whose size is that of its updates
+        decay = s / u
     # A spectral optimizer compares its eps with the norm of the whole gradient, not with one entry.
     size = (m_in * m_out) ** 0.5 if family.rate == "spectral" else 1.0
     return Factors(lr, decay, (s * size) ** family.eps if family.eps else 1.0)
