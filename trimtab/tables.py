@@ -26,12 +26,12 @@ def number(x: float | None) -> str:
 
 def lines(p: Parametrization) -> list[tuple[str, ...]]:
     """One line per kind of parameter with equal numbers."""
-    counts: dict[tuple[str, ...], int] = {}
+    names: dict[tuple[str, ...], list[str]] = {}
     for row in p.rows.values():
         numbers = (row.m_in, row.m_out, row.m_L, row.init, row.u, row.s, row.fold, row.rescale)
         key = (template(row.name), row.role, row.place, *map(number, numbers))
-        counts[key] = counts.get(key, 0) + 1
-    return [(f"{key[0]} x {n}" if n > 1 else key[0], *key[1:]) for key, n in counts.items()]
+        names.setdefault(key, []).append(row.name)
+    return [(f"{key[0]} x {len(found)}" if len(found) > 1 else found[0], *key[1:]) for key, found in names.items()]
 
 
 def summary(p: Parametrization) -> str:

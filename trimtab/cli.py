@@ -1,0 +1,69 @@
+"""The command line: thin, and free of torch until a command needs it.
+
+    trimtab explain pkg.mod:build --width 512 --depth 24 --base-width 128 --base-depth 4
+
+Exit codes: 0 good; 1 the verdict is no; 2 the input is wrong (all faults at once, no traceback); 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import Annotated
+
+import tyro
+
+from trimtab.errors import TrimtabError
+
+
+@dataclasses.dataclass
+class Explain:
+    """Roles, branches and factors of your model at a target size."""
+
+    build: tyro.conf.Positional[str]
+    """Your `build(width, depth) -> nn.Module`, as pkg.mod:function or file.py:function. Its module may have an `example()`."""
+    width: int
+    """Width of the model you are going to train."""
+    depth: int
+    """Its depth."""
+    base_width: int
+    """Width of the model you tuned."""
+    base_depth: int
+    """Its depth."""
+    scheme: str = "depth-mup"
+    """sp, ntk, mup, depth-mup or completep."""
+    optimizer: str = "AdamW"
+    """Class in torch.optim whose factors are shown."""
+    example: str | None = None
+    """A function that makes the inputs of one forward, if not `example` beside build."""
+    json: bool = False
+    """Print the parametrization as JSON."""
+
+    def run(self) -> int:
+        from trimtab.explaining import explain
+
+        return explain(self)
+
+
+Commands = Annotated[Explain, tyro.conf.subcommand("explain")] | Annotated[None, tyro.conf.subcommand("version", description="Print the version.")]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    try:
+        command = tyro.cli(Commands, prog="trimtab", description="Tune a small network once; keep its hyperparameters when it gets wider and deeper.", args=argv)  # type: ignore[arg-type]
+        if command is None:
+            import trimtab
+
+            print(trimtab.__version__)
+            return 0
+        return command.run()
+    except TrimtabError as error:
+        print(f"trimtab: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

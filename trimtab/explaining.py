@@ -1,0 +1,68 @@
+"""`trimtab explain`: what was found in a model and why, in words, and the table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from trimtab.errors import InputError
+from trimtab.loading import beside, load
+from trimtab.parametrization import Parametrization, parametrize
+
+if TYPE_CHECKING:
+    from trimtab.cli import Explain
+
+WHY = {
+    "input": "its fan-in does not grow: it takes data, tokens or positions in",
+    "hidden": "it maps one growing dimension to another: update over fan-in",
+    "readout": "its fan-out does not grow: start and update both over fan-in",
+    "elementwise": "it acts number by number: nothing is summed, so nothing is divided",
+    "scalar": "a single number",
+}
+
+
+def explain(command: Explain) -> int:
+    """Print roles, branches and factors of the user's model; returns the exit code."""
+    problems = [f"{key} must be >= 1: got {value}" for key, value in (("width", command.width), ("depth", command.depth), ("base-width", command.base_width), ("base-depth", command.base_depth)) if value < 1]
+    cls = getattr(torch.optim, command.optimizer, None)
+    if cls is None:
+        problems.append(f"optimizer must be a class in torch.optim: got {command.optimizer!r}")
+    if problems:
+        raise InputError("\n".join(["trimtab explain:", *(f"  - {p}" for p in problems)]))
+    build = load(command.build)
+    make = load(command.example) if command.example else beside(build, "example")
+    model, base = _built(build, command.width, command.depth), _built(build, command.base_width, command.base_depth)
+    p = parametrize(model, base, scheme=command.scheme, example=make() if make else None, apply=False)
+    print(p.to_json() if command.json else "\n".join(_lines(p, cls)))
+    return 0
+
+
+def _built(build: Any, width: int, depth: int) -> torch.nn.Module:
+    try:
+        return build(width, depth)
+    except Exception as error:
+        raise InputError(f"build(width={width}, depth={depth}) raised {type(error).__name__}: {error}.") from error
+
+
+def _lines(p: Parametrization, cls: Any) -> list[str]:
+    lines = ["found:"]
+    for stack in dict.fromkeys(b.stack for b in p.branches):
+        branches = [b for b in p.branches if b.stack == stack]
+        kinds = ", ".join(f"{n} {kind}" for kind, n in Counter(b.kind for b in branches).items())
+        lines.append(f"  {stack}: {len(branches)} residual branches ({kinds}); the first ends in {', '.join(branches[0].tail) or 'nothing that folds'}: scaling that scales the branch")
+    if not p.branches:
+        lines.append("  no residual branches: no add of a value and something computed from it through a matrix")
+    for role, n in Counter(row.role for row in p.rows.values()).items():
+        lines.append(f"  {n} {role}: {WHY[role]}")
+    laws = Counter(row.law for row in p.rows.values() if row.law)
+    lines.append("  init laws measured against the base: " + ", ".join(f"{law} ({n})" for law, n in laws.items()))
+    lines += ["", str(p), "", f"{cls.__name__} multiplies the base's hyperparameters by:"]
+    groups: dict[tuple[float, ...], list[str]] = {}
+    for name, f in p.factors(cls).items():
+        groups.setdefault((f["lr"], f["weight_decay"], f["eps"]), []).append(name)
+    for (lr, decay, eps), names in sorted(groups.items(), reverse=True):
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        lines.append(f"  lr x {lr:<9.4g} decay x {decay:<9.4g} eps x {eps:<9.4g} {names[0]}{more}")
+    return lines

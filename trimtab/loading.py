@@ -1,0 +1,65 @@
+"""Find the user's own functions: `pkg.mod:function` or `path/to/file.py:function`."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from trimtab.errors import InputError
+
+
+def load(spec: str) -> Callable[..., Any]:
+    """The function a spec names.
+
+    >>> load("math:sqrt")(9.0)
+    3.0
+    """
+    place, _, name = spec.rpartition(":")
+    if not place or not name:
+        raise InputError(f"a function is named as pkg.mod:function or file.py:function: got {spec!r}.")
+    module = _module(place)
+    found: Any = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        known = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_") and getattr(v, "__module__", "") == module.__name__]
+        raise InputError(f"{place} has no function {name!r}; it has {', '.join(known[:8]) or 'none'}.")
+    return found
+
+
+def beside(function: Callable[..., Any], name: str) -> Callable[..., Any] | None:
+    """Another function in the module that holds this one, None if there is none."""
+    module = sys.modules.get(getattr(function, "__module__", ""))
+    found = getattr(module, name, None)
+    return found if callable(found) else None
+
+
+def _module(place: str) -> ModuleType:
+    if place.endswith(".py"):
+        path = Path(place)
+        if not path.is_file():
+            raise InputError(f"there is no file {place}, looked for at {path.resolve()}.")
+        name = f"_trimtab_user_{abs(hash(path.resolve()))}"
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        sys.path.insert(0, str(path.resolve().parent))
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            raise InputError(f"{place} raised {type(error).__name__} when it was imported: {error}.") from error
+        finally:
+            sys.path.remove(str(path.resolve().parent))
+        return module
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        return importlib.import_module(place)
+    except ImportError as error:
+        raise InputError(f"module {place!r} could not be imported: {error}. Run from the folder that holds it, or pass file.py:function.") from error
