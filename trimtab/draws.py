@@ -72,7 +72,8 @@ def prepare(facts: Mapping[str, Facts], rows: Mapping[str, Row], base: nn.Module
         known = _textbook(measured, f.fans[2:], "lookup" in f.uses) if f.kind == "matrix" else frozenset[str]()
         laws = _laws(f, partner, rows[name].init, m_N, known)
         pool = f"{template(name)} {f.where} {f.kind} {f.fans} {f.m_L}"
-        sort = f"{f.kind} {'bias' if partner else ''}"
+        constant = measured is not None and measured.variance < 1e-12  # gains at 1 say nothing about what is drawn
+        sort = f"{f.kind} {'bias' if partner else ''} {'constant' if constant else ''}"
         draws[name] = Draw(f.twin, measured, laws, pool, sort, forced, default)
     return draws
 

@@ -98,9 +98,10 @@ class Graph:
         self.residuals = self._residuals()
         self._assign_stacks()
         self._find_tails()
+        self.reach = self._reach()
+        self._drop_inner_sums()
         self._said: dict[str, int] = {}
         self._add_said_branches()
-        self.reach = self._reach()
         self.readouts = self._readouts()
         self.products = self._products()
 
@@ -453,6 +454,18 @@ class Graph:
             else:
                 r.tail = tail
 
+    def _drop_inner_sums(self) -> None:
+        """Inside a branch, an add that nothing folds into is part of that branch's own arithmetic (an SSM's D x + scan)."""
+        kept = [r for r in self.residuals if r.tail or not self.enclosing(r.index)]
+        if len(kept) == len(self.residuals):
+            return
+        self.residuals = kept
+        self._at = {r.node: r for r in kept}
+        for index, r in enumerate(kept):
+            r.index = index
+        self._assign_stacks()
+        self.reach = self._reach()
+
     def _add_said_branches(self) -> None:
         """Branches that only the user sees: what matches a pattern, one branch per numbered block, folded at its end."""
         seen = set().union(*(self._params_between(r.source, r.branch) for r in self.residuals)) if self.residuals else set[str]()
@@ -515,14 +528,20 @@ class Graph:
         return None
 
     def enclosing(self, index: int) -> tuple[int, ...]:
-        """The branches a residual add itself lies in, innermost first (nested residual networks)."""
+        """The branches a residual add itself lies in, innermost first (nested residual networks).
+
+        It must come from that branch's own skip: an encoder whose only reader is one decoder branch lies in none.
+        """
         chain: list[int] = []
         while True:
-            met = self.reach[self.trace.nodes[self.residuals[index].node].outputs[0]]
+            out = self.trace.nodes[self.residuals[index].node].outputs[0]
+            met = self.reach[out]
             branches = [i for i, side in met if side == "branch"]
             if len(branches) != 1 or any(side == "skip" for _, side in met):
                 return tuple(chain)
             (index,) = branches
+            if not self.behind[out] >> self.residuals[index].source & 1:
+                return tuple(chain)
             chain.append(index)
 
     # -- readouts and products -----------------------------------------------------------------------------------

@@ -40,7 +40,8 @@ class Pairing:
 
     twin: dict[str, str]
     branch_twin: dict[int, int]
-    counts: list[tuple[int, int]]  # per stack: branches of the model, of the base
+    counts: list[tuple[int, int]]  # per stack of the model: its branches, those of its twin in the base
+    top: list[int]  # the stacks that lie in no branch
     places: dict[str, Place]
     base_places: dict[str, Place]
 
@@ -145,7 +146,8 @@ def pair(model: Graph, base: Graph, unscaled: tuple[str, ...] = ()) -> Pairing:
         faults = _pair_rest(model, base, places, twin, unscaled)
     if faults:
         raise StructureError("\n".join(["model and base must be one architecture at two sizes:", *(f"  - {f}" for f in faults), "Build both from the same code, changing only width and depth. If these are residual blocks whose skip is hidden, pass overrides={\"blocks.*\": \"branch\"}."]))
-    return Pairing(twin, branch_twin, counts, places, base_places)
+    top = [k for k, home in enumerate(_stacks(model)[1]) if home is None]
+    return Pairing(twin, branch_twin, counts, top, places, base_places)
 
 
 def _pair_branches(
@@ -153,14 +155,18 @@ def _pair_branches(
 ) -> tuple[dict[str, str], dict[int, int], list[tuple[int, int]], list[str]]:
     twin: dict[str, str] = {}
     branch_twin: dict[int, int] = {}
-    counts: list[tuple[int, int]] = []
     faults: list[str] = []
-    stacks = [[[r.index for r in g.residuals if r.stack == k] for k in range(1 + max((r.stack for r in g.residuals), default=-1))] for g in (model, base)]
-    if len(stacks[0]) != len(stacks[1]):
-        sizes = [[len(s) for s in g] for g in stacks]
-        return twin, branch_twin, counts, [f"the base has {len(stacks[1])} stacks of residual branches {sizes[1]}, the model {len(stacks[0])} {sizes[0]}"]
-    for k, (mine, theirs) in enumerate(zip(*stacks, strict=True)):
-        counts.append((len(mine), len(theirs)))
+    stacks, homes = zip(*(_stacks(g) for g in (model, base)), strict=True)
+    counts = [(1, 1)] * len(stacks[0])
+    top = [[k for k, home in enumerate(h) if home is None] for h in homes]
+    if len(top[0]) != len(top[1]):
+        sizes = [[len(stacks[i][k]) for k in top[i]] for i in (0, 1)]
+        return twin, branch_twin, counts, [f"the base has {len(top[1])} stacks of residual branches {sizes[1]}, the model {len(top[0])} {sizes[0]}"]
+    todo = list(zip(*top, strict=True))
+    while todo:
+        k, k_base = todo.pop(0)
+        mine, theirs = stacks[0][k], stacks[1][k_base]
+        counts[k] = (len(mine), len(theirs))
         for loose in (False, True):
             problems: list[str] = []
             parts = [
@@ -189,7 +195,22 @@ def _pair_branches(
                 for key, names in parts[0][i].items():
                     partners = parts[1][branch_twin[i]][key]
                     twin |= {a: partners[min(j, len(partners) - 1)] for j, a in enumerate(names) if a not in twin}
+                inner = [[s for s, home in enumerate(h) if home == r] for h, r in zip(homes, (i, branch_twin[i]), strict=True)]
+                if len(inner[0]) != len(inner[1]):
+                    faults.append(f"stack {k}: a branch holds {len(inner[0])} residual stacks of its own, its twin in the base {len(inner[1])}")
+                    continue
+                todo += zip(*inner, strict=True)
     return twin, branch_twin, counts, faults
+
+
+def _stacks(graph: Graph) -> tuple[list[list[int]], list[int | None]]:
+    """The branches of each stack, and the branch a nested stack lies in (None: on the main stream)."""
+    stacks: list[list[int]] = [[] for _ in range(1 + max((r.stack for r in graph.residuals), default=-1))]
+    homes: list[int | None] = [None] * len(stacks)
+    for r in graph.residuals:
+        stacks[r.stack].append(r.index)
+        homes[r.stack] = next(iter(graph.enclosing(r.index)), None)
+    return stacks, homes
 
 
 def _pair_rest(model: Graph, base: Graph, places: dict[str, Place], twin: dict[str, str], unscaled: tuple[str, ...]) -> list[str]:

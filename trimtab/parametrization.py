@@ -25,13 +25,13 @@ from trimtab.folds import collect
 from trimtab.graph import Graph
 from trimtab.notes import advice
 from trimtab.optimizers import family
-from trimtab.pairing import pair
+from trimtab.pairing import Pairing, pair
 from trimtab.roles import Facts, Overrides, main_width, read
 from trimtab.rows import Branch, Row, branches_of, row_from, row_of, stack_names
 from trimtab.rules import Scheme, as_scheme
 from trimtab.tables import render, rich_table
 from trimtab.tails import scaled
-from trimtab.trace import record
+from trimtab.trace import Trace, record
 
 FORMAT = 1
 
@@ -69,17 +69,17 @@ def parametrize(
     example = _checked(model, base, gamma0, example)
     names = [name for name, _ in model.named_parameters()]
     said = Overrides(overrides, names)
-    graphs = []
-    for m, label in ((model, "model"), (base, "base")):
-        trace = record(m, example, label)
-        graphs.append(Graph(trace, label, branch=said.patterns("branch"), skip=said.patterns("skip")))
-    graph, base_graph = graphs
-    if not base_graph.trace.real:
+    traces = [record(m, example, label) for m, label in ((model, "model"), (base, "base"))]
+    if not traces[1].real:
         raise InputError("the base must have real weights: its residual branches are verified by numbers there. Build it on a real device; only the model may be on meta.")
-    pairing = pair(graph, base_graph, said.patterns("skip"))
-    facts = read(graph, base_graph, pairing, said)
+    skip = said.patterns("skip")
+    graph, base_graph, pairing, facts = _compared(traces, said, skip)
+    notes: list[str] = []
     if scheme.alpha is not None:
-        _refuse_unfoldable(graph, facts)
+        alone = _unfoldable(graph, facts, pairing)
+        if alone:
+            notes.append(f"{', '.join(alone[:3])}: a branch that is there once whatever the depth and ends in nothing that folds; left as it is.")
+            graph, base_graph, pairing, facts = _compared(traces, said, (*skip, *alone))
     gamma = gamma0
     if scheme.width == "ntk":
         gamma = gamma0 * collect(graph, base_graph, pairing, facts, 1.0).readout_ratio ** -0.5
@@ -87,12 +87,12 @@ def parametrize(
     branches = branches_of(graph)
     stacks = stack_names(branches)
     rows = {name: row_of(f, scheme, gamma, folds.factor.get(name, 1.0), name in folds.offset, branches, stacks, said) for name, f in facts.items()}
-    ratios = [n / b for n, b in pairing.counts]
+    ratios = {stacks[k]: pairing.counts[k][0] / pairing.counts[k][1] for k in pairing.top}
     depth: float | dict[str, float] = 1.0
     if ratios:
-        depth = ratios[0] if len(set(ratios)) == 1 else {stacks[k]: r for k, r in enumerate(ratios)}
+        depth = next(iter(ratios.values())) if len(set(ratios.values())) == 1 else ratios
     p = Parametrization(rows, [b for b, _ in branches], depth, scheme, gamma0, main_width(facts))
-    p.notes = [*folds.notes, *advice(graph, p)]
+    p.notes = [*notes, *folds.notes, *advice(graph, p)]
     p._draws = prepare(facts, rows, base, said, p.width)
     p._aliases = _aliases(model)
     p._remember(model)
@@ -121,19 +121,35 @@ def _checked(model: Any, base: Any, gamma0: Any, example: Any) -> Any:
     return example
 
 
-def _refuse_unfoldable(graph: Graph, facts: Mapping[str, Facts]) -> None:
-    problems = []
+def _compared(traces: list[Trace], said: Overrides, skip: tuple[str, ...]) -> tuple[Graph, Graph, Pairing, dict[str, Facts]]:
+    """Both models analysed, paired and read."""
+    graph, base = (Graph(trace, label, branch=said.patterns("branch"), skip=skip) for trace, label in zip(traces, ("model", "base"), strict=True))
+    pairing = pair(graph, base, skip)
+    return graph, base, pairing, read(graph, base, pairing, said)
+
+
+def _unfoldable(graph: Graph, facts: Mapping[str, Facts], pairing: Pairing) -> list[str]:
+    """Parameters of branches that cannot be scaled and need not be: as many in the base, so they are no depth.
+
+    Raises:
+        StructureError: a branch that comes with every block has no tail.
+    """
+    problems, alone = [], []
+    twins = list(pairing.branch_twin.values())
     for r in graph.residuals:
-        inside = [f for f in facts.values() if r.index in f.branches]
-        if r.tail or not inside or inside[0].m_L == 1:
+        inside = [f.name for f in facts.values() if r.index in f.branches and f.m_L != 1]
+        if r.tail or not inside:
             continue
-        names = [f.name for f in inside]
+        if twins.count(pairing.branch_twin[r.index]) == 1:
+            alone += inside
+            continue
         problems.append(
-            f"the branch of {names[-1]} ends in {r.blocked}: there is no parameter its depth factor could fold into. "
-            f'Pass overrides={{"{names[-1]}": "skip"}} to leave this branch unscaled, or use scheme="mup".'
+            f"the branch of {inside[-1]} ends in {r.blocked}: there is no parameter its depth factor could fold into. "
+            f'Pass overrides={{"{inside[-1]}": "skip"}} to leave this branch unscaled, or use scheme="mup".'
         )
     if problems:
         raise StructureError("\n".join(["a branch must end in parameters it is homogeneous in:", *(f"  - {p}" for p in problems[:6])]))
+    return alone
 
 
 def _aliases(model: nn.Module) -> dict[str, str]:

@@ -91,7 +91,7 @@ class Overrides:
         return merged
 
 
-def depth_ratios(model: Graph, pairing: Pairing) -> list[float]:
+def depth_ratios(pairing: Pairing) -> list[float]:
     """m_L of each stack.
 
     Raises:
@@ -128,7 +128,7 @@ def read(model: Graph, base: Graph, pairing: Pairing, overrides: Overrides) -> d
 class _Reader:
     def __init__(self, model: Graph, base: Graph, pairing: Pairing, overrides: Overrides):
         self.model, self.base, self.pairing, self.overrides = model, base, pairing, overrides
-        self.ratios = depth_ratios(model, pairing)
+        self.ratios = depth_ratios(pairing)
         self.biases = {b: w for w, bs in model.readouts.items() for b in bs}
         self.by_template: dict[str, str] = {}
         for name, uses in model.uses.items():
