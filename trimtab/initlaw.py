@@ -136,7 +136,8 @@ def in_company(one: Evidence, company: Sequence[Evidence]) -> str | None:
         total = 0.0
         for e in company:
             total += min((e.score(law) for law in e.laws if law.partition(" ")[0] == width), default=math.inf)
-        scores[width] = total
+        once = max(0.0, one.laws[width].rarity) if width in one.laws else 0.0  # a prior counts once, however many follow the law
+        scores[width] = total - (len(company) - 1) * once
     best = min(scores, key=lambda w: scores[w])
     own = {law: v for law, v in one.laws.items() if law.partition(" ")[0] == best}
     law = dataclasses.replace(one, laws=own).snap()
@@ -202,7 +203,7 @@ def candidates(
         width |= {"width": Law(m_N**-0.5, 10.0), "1/fan_in": Law(1 / m_in, 10.0), "1/width": Law(1 / m_N, 10.0)}
     else:
         width |= {"fan_in": Law(partner**-0.5)} if partner is not None else {}
-        width |= {"fan_out": Law(m_out**-0.5, 6.0), "width": Law(m_N**-0.5, 6.0)}
+        width |= {"fan_out": Law(m_out**-0.5, 10.0), "width": Law(m_N**-0.5, 10.0)}
     width = {name: Law(law.ratio, -6.0) if name in known else law for name, law in width.items()}
     inner = 0.0 if tail else 6.0
     depth = {"": Law(1.0), " depth^-1/2": Law(m_L**-0.5, inner), " depth^-1": Law(1 / m_L, 6.0 + inner), " depth^-1/4": Law(m_L**-0.25, 8.0 + inner)}

@@ -382,8 +382,14 @@ def _like_model(example: Any, device: torch.device, dtype: torch.dtype | None) -
 
 
 @contextlib.contextmanager
-def untouched(model: nn.Module) -> Iterator[None]:
-    """Run a forward and leave no trace of it: buffers, random states and torch's switches are put back."""
+def untouched(model: nn.Module, *, training: bool) -> Iterator[None]:
+    """Run a forward and leave no trace of it: modes, buffers, random states and torch's switches are put back.
+
+    With `training` False the modules are put into eval mode, without calling the model's own train().
+    """
+    modes = [(m, m.training) for m in model.modules()]
+    for m, mode in modes:
+        m.training = mode and training
     buffers = [(b, b.clone()) for b in model.buffers() if not b.is_meta]
     python_state = random.getstate()
     numpy = sys.modules.get("numpy")
@@ -398,6 +404,8 @@ def untouched(model: nn.Module) -> Iterator[None]:
                 yield
         finally:
             torch.backends.mha.set_fastpath_enabled(fast_path)
+            for m, mode in modes:
+                m.training = mode
             for b, before in buffers:
                 with torch.no_grad():
                     b.copy_(before)
@@ -423,7 +431,13 @@ def record(model: nn.Module, example: Any, label: str = "model") -> Trace:
     if empty:
         raise InputError(f"example has a tensor without elements, shape {empty[0]}: nothing flows, so nothing can be verified. Pass a batch of two or more.")
     try:
-        return _run(model, call, params, real=not meta)
+        # Eval mode has no dropout, no dropped paths and no skipped layers. What only training uses (auxiliary heads)
+        # is looked for in training mode.
+        trace = _run(model, call, params, real=not meta, training=False)
+        if model.training and _unused(trace):
+            trained = _run(model, call, params, real=not meta, training=True)
+            trace = trained if _unused(trained) < _unused(trace) else trace
+        return trace
     except (InputError, StructureError):
         raise
     except Exception as error:
@@ -435,14 +449,17 @@ def record(model: nn.Module, example: Any, label: str = "model") -> Trace:
     return _export(model, call, label)
 
 
-def _run(model: Callable[..., Any], call: Any, params: dict[str, nn.Parameter], *, real: bool) -> Trace:
+def _unused(trace: Trace) -> int:
+    return sum(not trace.consumers[value] for value in trace.params.values())
+
+
+def _run(model: nn.Module, call: Any, params: dict[str, nn.Parameter], *, real: bool, training: bool) -> Trace:
     recorder = Recorder()
     for name, p in params.items():
         recorder.add_param(name, p)
     for t in tensors_in(call):
         recorder.add_input(t)
-    context = untouched(model) if isinstance(model, nn.Module) else contextlib.nullcontext()
-    with context, recorder:
+    with untouched(model, training=training), recorder:
         out = model(*call[0], **call[1])
     found = list(tensors_in(out))
     leaves = [recorder.value_of(t) for t in found]
@@ -458,7 +475,7 @@ def _run(model: Callable[..., Any], call: Any, params: dict[str, nn.Parameter], 
 def _export(model: nn.Module, call: Any, label: str) -> Trace:
     """The second front end: a straight-line program from `torch.export`, run through the same recorder."""
     try:
-        with untouched(model):
+        with untouched(model, training=False):
             program = torch.export.export(model, call[0], call[1], strict=False).module()
     except Exception as error:
         raise StructureError(
@@ -466,7 +483,7 @@ def _export(model: nn.Module, call: Any, label: str) -> Trace:
             "Build it on a real device, or pass an example that model(...) takes."
         ) from error
     meta = any(p.is_meta for p in model.parameters())
-    return _run(program, call, dict(program.named_parameters()), real=not meta)
+    return _run(program, call, dict(program.named_parameters()), real=not meta, training=True)
 
 
 def record_export(model: nn.Module, example: Any, label: str = "model") -> Trace:
