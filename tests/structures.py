@@ -120,7 +120,12 @@ class OutNorm(Block):
         return self.norm(self.fc(torch.relu(h)))
 
 
-@case(X, tail={"blocks.0.norm.weight", "blocks.0.norm.bias"}, places={"blocks.0.fc.weight": "branch"}, numbers={"blocks.0.fc.weight": INNER, "blocks.0.norm.weight": (R, 1 / 2, 1 / 2)})
+@case(
+    X,
+    tail={"blocks.0.norm.weight", "blocks.0.norm.bias"},
+    places={"blocks.0.fc.weight": "branch"},
+    numbers={"blocks.0.fc.weight": INNER, "blocks.0.norm.weight": (R, 1 / 2, 1 / 2)},
+)
 def norm_on_branch_output(n, L):
     return Net(n, [OutNorm(fc=nn.Linear(n, n), norm=nn.LayerNorm(n)) for _ in range(L)])
 
@@ -357,7 +362,12 @@ class TorchLayers(nn.Module):
         return self.head(self.encoder(self.embed(ids)))
 
 
-@case(IDS, branches=lambda L: 2 * L, tail={"encoder.layers.0.self_attn.out_proj.weight", "encoder.layers.0.self_attn.out_proj.bias"}, places={"encoder.layers.0.norm1.weight": "branch"})
+@case(
+    IDS,
+    branches=lambda L: 2 * L,
+    tail={"encoder.layers.0.self_attn.out_proj.weight", "encoder.layers.0.self_attn.out_proj.bias"},
+    places={"encoder.layers.0.norm1.weight": "branch"},
+)
 def torch_encoder_pre_norm(n, L):
     return TorchLayers(n, L, True)
 
@@ -541,7 +551,11 @@ class WeightNormed(Block):
         super().__init__(fc=nn.utils.parametrizations.weight_norm(nn.Linear(n, n)))
 
 
-@case(X, tail={"blocks.0.fc.parametrizations.weight.original0", "blocks.0.fc.bias"}, roles={"blocks.0.fc.parametrizations.weight.original0": "elementwise", "blocks.0.fc.parametrizations.weight.original1": "hidden"})
+@case(
+    X,
+    tail={"blocks.0.fc.parametrizations.weight.original0", "blocks.0.fc.bias"},
+    roles={"blocks.0.fc.parametrizations.weight.original0": "elementwise", "blocks.0.fc.parametrizations.weight.original1": "hidden"},
+)
 def weight_norm(n, L):
     return Net(n, [WeightNormed(n) for _ in range(L)])
 
@@ -557,7 +571,12 @@ class Conv1D(nn.Module):
         return torch.addmm(self.bias, x, self.weight)
 
 
-@case(X, tail={"blocks.0.down.weight", "blocks.0.down.bias"}, roles={"head.weight": "readout", "stem.weight": "input"}, numbers={"head.weight": (1 / 2, 1 / 2, 1), "stem.weight": (1, 1, 1 / 2), "blocks.0.up.weight": INNER})
+@case(
+    X,
+    tail={"blocks.0.down.weight", "blocks.0.down.bias"},
+    roles={"head.weight": "readout", "stem.weight": "input"},
+    numbers={"head.weight": (1 / 2, 1 / 2, 1), "stem.weight": (1, 1, 1 / 2), "blocks.0.up.weight": INNER},
+)
 def weights_stored_in_out(n, L):
     blocks = [TwoLayer(norm=nn.LayerNorm(n), up=Conv1D(n, 3 * n), down=Conv1D(3 * n, n)) for _ in range(L)]
     return Net(n, blocks, Conv1D(D, n), Conv1D(n, C))

@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 import torch
-from structures import CASES, IMAGES, Block, Net, ResNet, X
 from torch import nn
 
 import trimtab
+from structures import CASES, IMAGES, Block, Net, ResNet, X
 from trimtab import InputError, OptimizerError, StructureError
 
 build = CASES["residual-mlp"].build
@@ -43,7 +43,13 @@ def test_empty_example():
 def test_different_architectures():
     refused(StructureError, "one architecture", build(32, 2), CASES["pre-norm-mlp"].build(16, 2), example=X)
     refused(StructureError, "base has none", build(32, 2), CASES["plain-mlp"].build(16, 2), example=X)
-    refused(StructureError, "has no counterpart", nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 5)), nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5)), example=X)
+    refused(
+        StructureError,
+        "has no counterpart",
+        nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 5)),
+        nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5)),
+        example=X,
+    )
 
 
 def test_base_deeper_in_one_stage_and_shallower_in_another():

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from structures import CASES, IDS, X
 
 import trimtab
+from structures import CASES, IDS, X
 
 OPTIMIZERS = {
     "sgd": (torch.optim.SGD, dict(lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.01)),

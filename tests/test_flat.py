@@ -13,10 +13,10 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from structures import CASES, IDS, Net, OwnMultiplier, X
 from torch import nn
 
 import trimtab
+from structures import CASES, IDS, Net, OwnMultiplier, X
 
 RUNS = {"adamw": (torch.optim.AdamW, 1e-3), "sgd": (torch.optim.SGD, 0.1)}
 PROBE = torch.randn(64, X.shape[1], generator=torch.Generator().manual_seed(5))

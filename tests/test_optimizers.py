@@ -6,10 +6,10 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from structures import CASES, IDS, X
 from torch import nn
 
 import trimtab
+from structures import CASES, IDS, X
 from trimtab import OptimizerError
 from trimtab.optimizers import family
 from trimtab.rules import Scales, factors
@@ -181,7 +181,9 @@ def test_lrs_and_check_with_schedulers():
         lambda o: [g.update(lr=1e-3) for g in o.param_groups],
         lambda o: [g.update(eps=1e-8) for g in o.param_groups],
         lambda o: [g.update(weight_decay=0.1) for g in o.param_groups],
-        lambda o: [torch.optim.lr_scheduler.CosineAnnealingLR(o, 4, eta_min=5e-4).step() for _ in range(1) for _ in range(1)] + [g.update(lr=max(g["lr"], 5e-4)) for g in o.param_groups],
+        lambda o: (
+            [torch.optim.lr_scheduler.CosineAnnealingLR(o, 4, eta_min=5e-4).step() for _ in range(1) for _ in range(1)] + [g.update(lr=max(g["lr"], 5e-4)) for g in o.param_groups]
+        ),
     ):
         o = p.optimizer(torch.optim.AdamW, lr=1e-3, weight_decay=0.1)
         erase(o)

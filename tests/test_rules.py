@@ -137,7 +137,15 @@ def notices():
 
 
 @pytest.mark.parametrize("field", ["init", "u", "s"])
-@pytest.mark.parametrize(("function", "key"), [*itertools.product(["kind_scales"], ["matrix", "elementwise"]), *itertools.product(["place_scales"], ["branch", "tail", "stream"]), ("richness_scales", "weight"), ("richness_scales", None)])
+@pytest.mark.parametrize(
+    ("function", "key"),
+    [
+        *itertools.product(["kind_scales"], ["matrix", "elementwise"]),
+        *itertools.product(["place_scales"], ["branch", "tail", "stream"]),
+        ("richness_scales", "weight"),
+        ("richness_scales", None),
+    ],
+)
 def test_every_exponent_is_noticed(monkeypatch, function, key, field):
     """Perturb one exponent of one row by 0.1: a number worked out by hand must disagree."""
     original = getattr(rules, function)

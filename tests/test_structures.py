@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
-from structures import CASES, IDS, X
 
 import trimtab
+from structures import CASES, IDS, X
 from trimtab.graph import Graph
-from trimtab.trace import record, record_export
+from trimtab.recording import record, record_export
 
 BASE, WIDE = (16, 2), (32, 4)
 
@@ -117,8 +117,9 @@ def test_ambiguous_sum_asks():
 
 def test_a_hidden_skip_can_be_said():
     """The skip is inside an operation that is not an add; the user says which parameters are a branch."""
-    from structures import Block, Net
     from torch import nn
+
+    from structures import Block, Net
 
     class Hidden(Block):
         def forward(self, h):
@@ -135,8 +136,9 @@ def test_a_hidden_skip_can_be_said():
 
 
 def test_branch_without_a_tail_is_refused_over_depth_and_said():
-    from structures import Block, Net
     from torch import nn
+
+    from structures import Block, Net
 
     class Tanh(Block):
         def f(self, h):

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trimtab.errors import InputError, OptimizerError, StructureError, TrimtabError
-    from trimtab.parametrization import Parametrization, parametrize
+    from trimtab.parametrization import Parametrization
+    from trimtab.planning import parametrize
     from trimtab.rules import Scheme
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "parametrize": "parametrization",
+    "parametrize": "planning",
     "Parametrization": "parametrization",
     "Scheme": "rules",
     "TrimtabError": "errors",

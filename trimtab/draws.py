@@ -56,7 +56,7 @@ def prepare(facts: Mapping[str, Facts], rows: Mapping[str, Row], base: nn.Module
     for name, f in facts.items():
         twin = base_params[f.twin]
         measured = moments(twin, rows[name].offset)
-        partner = facts[f.partner] if f.partner in facts else None
+        partner = facts.get(f.partner) if f.partner is not None else None
         laws = _laws(f, partner, rows[name].init, m_N, frozenset())
         law, forced = said.numbers(name).get("init_law"), None
         if isinstance(law, str):
@@ -160,7 +160,7 @@ def measure(params: Mapping[str, Tensor], rows: Mapping[str, Row], draws: Mappin
         if law is None:
             problems.append(_undecided(names, e))
         else:
-            laws |= {n: (law, e.laws[law].ratio) for n in names}
+            laws |= dict.fromkeys(names, (law, e.laws[law].ratio))
     return laws, problems
 
 

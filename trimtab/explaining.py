@@ -9,7 +9,8 @@ import torch
 
 from trimtab.errors import InputError
 from trimtab.loading import beside, load
-from trimtab.parametrization import Parametrization, parametrize
+from trimtab.parametrization import Parametrization
+from trimtab.planning import parametrize
 
 if TYPE_CHECKING:
     from trimtab.cli import Explain
@@ -25,7 +26,11 @@ WHY = {
 
 def explain(command: Explain) -> int:
     """Print roles, branches and factors of the user's model; returns the exit code."""
-    problems = [f"{key} must be >= 1: got {value}" for key, value in (("width", command.width), ("depth", command.depth), ("base-width", command.base_width), ("base-depth", command.base_depth)) if value < 1]
+    problems = [
+        f"{key} must be >= 1: got {value}"
+        for key, value in (("width", command.width), ("depth", command.depth), ("base-width", command.base_width), ("base-depth", command.base_depth))
+        if value < 1
+    ]
     cls = getattr(torch.optim, command.optimizer, None)
     if cls is None:
         problems.append(f"optimizer must be a class in torch.optim: got {command.optimizer!r}")
@@ -51,7 +56,9 @@ def _lines(p: Parametrization, cls: Any) -> list[str]:
     for stack in dict.fromkeys(b.stack for b in p.branches):
         branches = [b for b in p.branches if b.stack == stack]
         kinds = ", ".join(f"{n} {kind}" for kind, n in Counter(b.kind for b in branches).items())
-        lines.append(f"  {stack}: {len(branches)} residual branches ({kinds}); the first ends in {', '.join(branches[0].tail) or 'nothing that folds'}: scaling that scales the branch")
+        lines.append(
+            f"  {stack}: {len(branches)} residual branches ({kinds}); the first ends in {', '.join(branches[0].tail) or 'nothing that folds'}: scaling that scales the branch"
+        )
     if not p.branches:
         lines.append("  no residual branches: no add of a value and something computed from it through a matrix")
     for role, n in Counter(row.role for row in p.rows.values()).items():

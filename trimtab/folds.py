@@ -154,7 +154,9 @@ class _Collector:
         seen = degree(graph.trace, sites, out, graph.behind[out])
         if not math.isclose(seen, power, abs_tol=1e-2):
             names = sorted({s.name for s in sites})
-            raise StructureError(f"scaling {names} should scale the attention scores by its power {power:g}; measured {seen:.3g}. Pass overrides with explicit factors for these parameters.")
+            raise StructureError(
+                f"scaling {names} should scale the attention scores by its power {power:g}; measured {seen:.3g}. Pass overrides with explicit factors for these parameters."
+            )
 
     def _out_projections(self, p: Product, packed: set[str]) -> set[str]:
         """The weights behind the values that were packed with the queries: they undo what the fold did to the values."""

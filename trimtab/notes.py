@@ -38,7 +38,9 @@ def advice(graph: Graph, p: Parametrization) -> list[str]:
         notes.append(f"{sum(bool(r.blocked) for r in graph.residuals)} branches end in {', '.join(ends)} and have no parameters a depth factor could fold into: left unscaled.")
     unused = [name for name, uses in graph.uses.items() if not uses]
     if unused:
-        notes.append(f"{len(unused)} parameters are not used in this example's forward ({', '.join(unused[:3])}{'...' if len(unused) > 3 else ''}): they follow their used siblings, or their shape.")
+        notes.append(
+            f"{len(unused)} parameters are not used in this example's forward ({', '.join(unused[:3])}{'...' if len(unused) > 3 else ''}): they follow their used siblings, or their shape."
+        )
     if not graph.readouts:
         notes.append("no readout was found (nothing maps the features to outputs that do not grow): the output is a hidden state, and a head added later needs its own factors.")
     if deeper or p.width != 1:

@@ -9,23 +9,122 @@ from __future__ import annotations
 
 # f(c x) = c f(x) for every c: a rearrangement, a selection or a linear reduction of one tensor.
 LINEAR = frozenset(
-    "view _unsafe_view reshape _reshape_alias t transpose permute movedim expand unsqueeze squeeze slice select "
-    "narrow split split_with_sizes unsafe_split unsafe_split_with_sizes chunk unbind clone contiguous _to_copy "
-    "to detach alias lift lift_fresh lift_fresh_copy index index_select gather flip roll unfold im2col col2im as_strided repeat "
-    "repeat_interleave diagonal flatten neg sum mean cumsum tril triu constant_pad_nd avg_pool1d avg_pool2d avg_pool3d "
-    "_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d upsample_nearest1d upsample_nearest2d upsample_nearest3d "
-    "upsample_bilinear2d upsample_bicubic2d upsample_linear1d pixel_shuffle pixel_unshuffle reflection_pad1d "
-    "reflection_pad2d replication_pad2d view_as_real view_as_complex _neg_view alias_copy resolve_conj resolve_neg".split()
+    [
+        "view",
+        "_unsafe_view",
+        "reshape",
+        "_reshape_alias",
+        "t",
+        "transpose",
+        "permute",
+        "movedim",
+        "expand",
+        "unsqueeze",
+        "squeeze",
+        "slice",
+        "select",
+        "narrow",
+        "split",
+        "split_with_sizes",
+        "unsafe_split",
+        "unsafe_split_with_sizes",
+        "chunk",
+        "unbind",
+        "clone",
+        "contiguous",
+        "_to_copy",
+        "to",
+        "detach",
+        "alias",
+        "lift",
+        "lift_fresh",
+        "lift_fresh_copy",
+        "index",
+        "index_select",
+        "gather",
+        "flip",
+        "roll",
+        "unfold",
+        "im2col",
+        "col2im",
+        "as_strided",
+        "repeat",
+        "repeat_interleave",
+        "diagonal",
+        "flatten",
+        "neg",
+        "sum",
+        "mean",
+        "cumsum",
+        "tril",
+        "triu",
+        "constant_pad_nd",
+        "avg_pool1d",
+        "avg_pool2d",
+        "avg_pool3d",
+        "_adaptive_avg_pool2d",
+        "_adaptive_avg_pool3d",
+        "adaptive_avg_pool1d",
+        "upsample_nearest1d",
+        "upsample_nearest2d",
+        "upsample_nearest3d",
+        "upsample_bilinear2d",
+        "upsample_bicubic2d",
+        "upsample_linear1d",
+        "pixel_shuffle",
+        "pixel_unshuffle",
+        "reflection_pad1d",
+        "reflection_pad2d",
+        "replication_pad2d",
+        "view_as_real",
+        "view_as_complex",
+        "_neg_view",
+        "alias_copy",
+        "resolve_conj",
+        "resolve_neg",
+    ]
 )
 
 # f(c x) = c f(x) for c > 0, which is all a multiplier needs.
 POSITIVE = frozenset(
-    "relu leaky_relu abs max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d max_pool1d amax amin max min "
-    "sort topk linalg_vector_norm norm rrelu_with_noise".split()
+    [
+        "relu",
+        "leaky_relu",
+        "abs",
+        "max_pool2d_with_indices",
+        "max_pool3d_with_indices",
+        "adaptive_max_pool2d",
+        "max_pool1d",
+        "amax",
+        "amin",
+        "max",
+        "min",
+        "sort",
+        "topk",
+        "linalg_vector_norm",
+        "norm",
+        "rrelu_with_noise",
+    ]
 )
 
 # Several tensors side by side or summed: homogeneous when every part is scaled.
-JOINT = frozenset("cat stack index_add scatter_add index_put scatter slice_scatter select_scatter as_strided_scatter index_copy where masked_scatter scatter_reduce".split())
+JOINT = frozenset(
+    [
+        "cat",
+        "stack",
+        "index_add",
+        "scatter_add",
+        "index_put",
+        "scatter",
+        "slice_scatter",
+        "select_scatter",
+        "as_strided_scatter",
+        "index_copy",
+        "where",
+        "masked_scatter",
+        "scatter_reduce",
+    ]
+)
 
 # Normalisations with their own gain and bias: name -> positions of gain and bias among the arguments.
 NORMS = {
@@ -41,7 +140,7 @@ NORMS = {
 }
 
 # Products of matrices: (left, right), the last dimension of left against the last but one of right.
-MATMULS = frozenset("mm bmm mv dot _grouped_mm matmul".split())
+MATMULS = frozenset(["mm", "bmm", "mv", "dot", "_grouped_mm", "matmul"])
 
 CONVOLUTIONS = frozenset({"convolution", "_convolution"})
 

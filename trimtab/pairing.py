@@ -145,7 +145,15 @@ def pair(model: Graph, base: Graph, unscaled: tuple[str, ...] = ()) -> Pairing:
     if not faults:
         faults = _pair_rest(model, base, places, twin, unscaled)
     if faults:
-        raise StructureError("\n".join(["model and base must be one architecture at two sizes:", *(f"  - {f}" for f in faults), "Build both from the same code, changing only width and depth. If these are residual blocks whose skip is hidden, pass overrides={\"blocks.*\": \"branch\"}."]))
+        raise StructureError(
+            "\n".join(
+                [
+                    "model and base must be one architecture at two sizes:",
+                    *(f"  - {f}" for f in faults),
+                    'Build both from the same code, changing only width and depth. If these are residual blocks whose skip is hidden, pass overrides={"blocks.*": "branch"}.',
+                ]
+            )
+        )
     top = [k for k, home in enumerate(_stacks(model)[1]) if home is None]
     return Pairing(twin, branch_twin, counts, top, places, base_places)
 
@@ -169,10 +177,7 @@ def _pair_branches(
         counts[k] = (len(mine), len(theirs))
         for loose in (False, True):
             problems: list[str] = []
-            parts = [
-                {i: _parts(g, _members(g, where, deeper, i), loose=loose) for i in indices}
-                for g, where, indices in ((model, places, mine), (base, base_places, theirs))
-            ]
+            parts = [{i: _parts(g, _members(g, where, deeper, i), loose=loose) for i in indices} for g, where, indices in ((model, places, mine), (base, base_places, theirs))]
             kinds: list[dict[object, list[int]]] = [{}, {}]
             for found, kind in zip(parts, kinds, strict=True):
                 for i, part in found.items():
@@ -237,7 +242,11 @@ def _pair_rest(model: Graph, base: Graph, places: dict[str, Place], twin: dict[s
         mine = [n for n in mine if n not in twin]
         theirs = [n for n in theirs if n not in set(twin.values())]
     for name in list(mine):  # an expert that this example did not visit looks like its visited twin
-        same_kind = [t for t in twin.values() if loose_template(t) == loose_template(name) and len(base.trace.values[base.trace.params[t]].shape) == len(model.trace.values[model.trace.params[name]].shape)]
+        same_kind = [
+            t
+            for t in twin.values()
+            if loose_template(t) == loose_template(name) and len(base.trace.values[base.trace.params[t]].shape) == len(model.trace.values[model.trace.params[name]].shape)
+        ]
         exact = [b for b in theirs if b == name]
         if not model.uses[name] and (exact or same_kind):
             twin[name] = (exact or same_kind)[0]

@@ -15,7 +15,8 @@ from typing import Any
 
 from trimtab import ops
 from trimtab.errors import StructureError, faults
-from trimtab.graph import Graph, Residual, Use
+from trimtab.flow import Use
+from trimtab.graph import Graph, Residual
 from trimtab.pairing import Pairing, template
 
 ROLES = ("input", "hidden", "readout", "elementwise", "scalar")
@@ -176,14 +177,18 @@ class _Reader:
             a, b = lookup[0], base_of["lookup"][0]
             rows = a.fan_in / b.fan_in
             if rows != 1 and role is None:
-                raise StructureError(f"{name}: its rows are looked up by an input (a vocabulary or positions), {b.fan_in} in the base and {a.fan_in} here, which is no width. Use the same, or overrides={{'{name}': 'input'}}.")
+                raise StructureError(
+                    f"{name}: its rows are looked up by an input (a vocabulary or positions), {b.fan_in} in the base and {a.fan_in} here, which is no width. Use the same, or overrides={{'{name}': 'input'}}."
+                )
             tied = bool(contract)
             return "matrix", 1.0 if role in (None, "input") else rows, a.fan_out / b.fan_out, (a.fan_in, a.fan_out, b.fan_in, b.fan_out), tied
         if contract and base_of["contract"]:
             pairs = {(a.fan_in / b.fan_in, a.fan_out / b.fan_out) for a, b in zip(contract, base_of["contract"], strict=False)}
             a, b = contract[0], base_of["contract"][0]
             if a.copies != b.copies and role is None:
-                raise StructureError(f"{name} holds {a.copies} matrices (experts, groups) and {b.copies} in the base: their number is no width. Use the same, or overrides={{'{name}': 'hidden'}}.")
+                raise StructureError(
+                    f"{name} holds {a.copies} matrices (experts, groups) and {b.copies} in the base: their number is no width. Use the same, or overrides={{'{name}': 'hidden'}}."
+                )
             m_in, m_out = a.fan_in / b.fan_in, a.fan_out / b.fan_out
             fans = (a.fan_in, a.fan_out, b.fan_in, b.fan_out)
             if role == "input":
@@ -193,9 +198,13 @@ class _Reader:
             if len(pairs) > 1:
                 if name in self.model.readouts or role is not None:
                     return "matrix", m_in, m_out, fans, True
-                raise StructureError(f"{name} is used in several ways whose width ratios differ, {sorted(pairs)}: one init cannot serve both. Pass overrides={{'{name}': 'hidden'}} (or another role) for the one that counts.")
+                raise StructureError(
+                    f"{name} is used in several ways whose width ratios differ, {sorted(pairs)}: one init cannot serve both. Pass overrides={{'{name}': 'hidden'}} (or another role) for the one that counts."
+                )
             if m_out != 1 and name in self.model.readouts and role is None:
-                raise StructureError(f"{name} is the network's readout with {b.fan_out} outputs in the base and {a.fan_out} here: outputs (classes, a vocabulary) are no width. Use the same, or overrides={{'{name}': 'readout'}} (or 'hidden' if this is a width).")
+                raise StructureError(
+                    f"{name} is the network's readout with {b.fan_out} outputs in the base and {a.fan_out} here: outputs (classes, a vocabulary) are no width. Use the same, or overrides={{'{name}': 'readout'}} (or 'hidden' if this is a width)."
+                )
             return "matrix", m_in, m_out, fans, False
         if len(shape) >= 2 and role in ("input", "hidden", "readout"):  # no use was seen: torch's (out, in, ...) convention
             fans = (math.prod(shape[1:]), shape[0], math.prod(base_shape[1:]), base_shape[0])
@@ -203,7 +212,9 @@ class _Reader:
             return "matrix", 1.0 if role == "input" else m_in, 1.0 if role == "readout" else m_out, fans, False
         if role is not None:
             return "matrix", numel if role == "readout" else 1.0, numel if role == "input" else 1.0, (1, 1, 1, 1), False
-        raise StructureError(f"{name} is used as {sorted({u.kind for u in uses})} here and as {sorted({u.kind for u in twin_uses})} in the base: another architecture, or an example that takes another path.")
+        raise StructureError(
+            f"{name} is used as {sorted({u.kind for u in uses})} here and as {sorted({u.kind for u in twin_uses})} in the base: another architecture, or an example that takes another path."
+        )
 
     def _elementwise(
         self, name: str, shape: tuple[int, ...], base_shape: tuple[int, ...], uses: list[Use], twin_uses: list[Use], role: str | None, numel: float, growing: list[float]
@@ -218,16 +229,24 @@ class _Reader:
                 return "elementwise", 1.0, numel, fans, False
             if len(shape) == 2 and len(growing) == 2 and growing[0] == growing[1]:
                 return "matrix", growing[0], growing[0], (shape[1], shape[0], base_shape[1], base_shape[0]), False
-            raise StructureError(f"{name} {shape} (base {base_shape}) is not used in this example's forward, so its role is not known. Pass an example that uses it, or overrides={{'{name}': one of {', '.join(ROLES)}}}.")
+            raise StructureError(
+                f"{name} {shape} (base {base_shape}) is not used in this example's forward, so its role is not known. Pass an example that uses it, or overrides={{'{name}': one of {', '.join(ROLES)}}}."
+            )
         if any(u.kind == "unknown" for u in uses):
             op = self.model.trace.nodes[uses[0].node].name
-            raise StructureError(f"{name} {shape} (base {base_shape}) is used by the operation {op!r}, whose contraction is not known. Pass overrides={{'{name}': one of {', '.join(ROLES)}}}.")
+            raise StructureError(
+                f"{name} {shape} (base {base_shape}) is used by the operation {op!r}, whose contraction is not known. Pass overrides={{'{name}': one of {', '.join(ROLES)}}}."
+            )
         if len(growing) > 1:
-            raise StructureError(f"{name} {shape} (base {base_shape}) acts element by element but grows in {len(growing)} dimensions: a matrix in disguise, or positions that differ. Pass overrides={{'{name}': one of {', '.join(ROLES)}}}.")
+            raise StructureError(
+                f"{name} {shape} (base {base_shape}) acts element by element but grows in {len(growing)} dimensions: a matrix in disguise, or positions that differ. Pass overrides={{'{name}': one of {', '.join(ROLES)}}}."
+            )
         if twin_uses and name not in self.biases:
             seen = uses[0].fan_out / twin_uses[0].fan_out
             if not math.isclose(seen, numel):
-                raise StructureError(f"{name} {shape} (base {base_shape}) grows by {numel:g}, but the part of it this example uses grows by {seen:g}: positions or another size that is no width. Use the same, or overrides={{'{name}': 'elementwise'}}.")
+                raise StructureError(
+                    f"{name} {shape} (base {base_shape}) grows by {numel:g}, but the part of it this example uses grows by {seen:g}: positions or another size that is no width. Use the same, or overrides={{'{name}': 'elementwise'}}."
+                )
         return "elementwise", 1.0, 1.0 if name in self.biases else numel, fans, False
 
     def _label(self, kind: str, m_in: float, m_out: float, first: bool, readout: str | None) -> str:
@@ -339,4 +358,3 @@ def main_width(facts: Mapping[str, Facts]) -> float:
             if m != 1:
                 counts[m] = counts.get(m, 0) + 1
     return max(counts, key=lambda m: counts[m]) if counts else 1.0
-

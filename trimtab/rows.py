@@ -90,9 +90,7 @@ def stack_names(branches: list[tuple[Branch, int]]) -> dict[int, str]:
     return names
 
 
-def row_of(
-    f: Facts, scheme: Scheme, gamma: float, fold: float, offset: bool, branches: list[tuple[Branch, int]], stacks: Mapping[int, str], said: Overrides
-) -> Row:
+def row_of(f: Facts, scheme: Scheme, gamma: float, fold: float, offset: bool, branches: list[tuple[Branch, int]], stacks: Mapping[int, str], said: Overrides) -> Row:
     """The row of one parameter. `gamma`: richness; `fold`: the product of its folds; `said`: the user's overrides."""
     numbers = said.numbers(f.name)
     scales = Scales()

@@ -56,7 +56,7 @@ class Scheme:
     width: Literal["mup", "ntk", "sp"] = "mup"
 
     def __post_init__(self) -> None:
-        if self.alpha is not None and not (isinstance(self.alpha, int | float) and 0 <= self.alpha < math.inf):
+        if self.alpha is not None and not 0 <= self.alpha < math.inf:
             raise InputError(f"the branch exponent alpha must be a number >= 0: got {self.alpha!r}. The paper uses 0.5, CompleteP 1; None leaves depth alone.")
         if self.width not in ("mup", "ntk", "sp"):
             raise InputError(f"width must be one of 'mup', 'ntk', 'sp': got {self.width!r}.")

@@ -170,7 +170,7 @@ class _Walk:
             moving = [i for i in refs if not values[i].constant]
             fixed = [a for a in node.args[:2] if not (isinstance(a, Ref) and a.index in moving)]
             number = fixed[0] if isinstance(fixed[0], int | float) else values[fixed[0].index].number if isinstance(fixed[0], Ref) else None
-            if isinstance(fixed[0], Ref) and is_zero(self.trace, fixed[0].index) or number == 0:
+            if (isinstance(fixed[0], Ref) and is_zero(self.trace, fixed[0].index)) or number == 0:
                 return self.of(moving[0], node)
             leaf = _leaf(self.trace, moving[0], node)
             if number == 1 and node.name == "add" and leaf is not None:
@@ -210,7 +210,7 @@ def is_zero(trace: Trace, value: int) -> bool:
 def constant_factor(trace: Trace, node: Node) -> float | None:
     """c where the node computes c * x or x / (1/c) with a number c, else None.
 
-    >>> from trimtab.trace import record
+    >>> from trimtab.recording import record
     >>> class Halve(torch.nn.Linear):
     ...     def forward(self, x): return super().forward(x) / 2
     >>> trace = record(Halve(3, 3), torch.ones(1, 3))
@@ -311,7 +311,7 @@ def proven(trace: Trace, candidates: list[Tail], target: int, ancestors: int, ot
 def degree(trace: Trace, tail: Tail, target: int, ancestors: int) -> float:
     """The measured power of c by which `target` grows when the tail is scaled by c; nan where it is no power.
 
-    >>> from trimtab.trace import record
+    >>> from trimtab.recording import record
     >>> class Square(torch.nn.Linear):
     ...     def forward(self, x): return super().forward(x) ** 2
     >>> trace = record(Square(3, 3), torch.ones(1, 3))

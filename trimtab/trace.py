@@ -8,34 +8,57 @@ each idea:
     addmm(b, x, W)      -> mm(x, W), add(., b)            x += y              -> a new value, not a mutation
     lerp(x, y, w)       -> (1 - w) x + w y                dropout             -> a product with a constant
     addcmul(x, a, b)    -> x + a b                        add(x, y, alpha=c)  -> x + c y
-
-There are two front ends. `record` runs the model as it is. Where that cannot work (meta tensors on which the
-model asks for a number) `torch.export` makes a straight-line program first, and the same recorder runs that.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import random
-import sys
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-
-from trimtab.errors import InputError, StructureError
 
 aten = torch.ops.aten
 
 # Their result has the shape of an argument but none of its data.
 FACTORIES = frozenset(
-    "empty_like zeros_like ones_like full_like rand_like randn_like randint_like new_empty new_zeros new_ones "
-    "new_full new_empty_strided bernoulli zeros ones full empty arange scalar_tensor fill zero uniform normal "
-    "exponential random randn rand randint randperm eye linspace tril_indices triu_indices".split()
+    [
+        "empty_like",
+        "zeros_like",
+        "ones_like",
+        "full_like",
+        "rand_like",
+        "randn_like",
+        "randint_like",
+        "new_empty",
+        "new_zeros",
+        "new_ones",
+        "new_full",
+        "new_empty_strided",
+        "bernoulli",
+        "zeros",
+        "ones",
+        "full",
+        "empty",
+        "arange",
+        "scalar_tensor",
+        "fill",
+        "zero",
+        "uniform",
+        "normal",
+        "exponential",
+        "random",
+        "randn",
+        "rand",
+        "randint",
+        "randperm",
+        "eye",
+        "linspace",
+        "tril_indices",
+        "triu_indices",
+    ]
 )
 
 
@@ -140,27 +163,6 @@ def _flatten(x: Any) -> Iterator[Any]:
         yield x
 
 
-def tensors_in(x: Any, depth: int = 6) -> Iterator[Tensor]:
-    """The tensors inside an output of any kind: tuples, dicts, dataclasses, objects.
-
-    >>> [t.item() for t in tensors_in({"a": torch.tensor(1.0), "b": [torch.tensor(2.0), None]})]
-    [1.0, 2.0]
-    """
-    if isinstance(x, Tensor):
-        yield x
-    elif depth == 0 or isinstance(x, nn.Module | str | bytes | type):
-        return
-    elif isinstance(x, Mapping):
-        for y in x.values():
-            yield from tensors_in(y, depth - 1)
-    elif isinstance(x, list | tuple | set):
-        for y in x:
-            yield from tensors_in(y, depth - 1)
-    elif hasattr(x, "__dict__"):
-        for y in vars(x).values():
-            yield from tensors_in(y, depth - 1)
-
-
 class Recorder(TorchDispatchMode):
     """Writes down each operation in normal form while the model runs."""
 
@@ -233,7 +235,7 @@ class Recorder(TorchDispatchMode):
 
     # -- nodes -------------------------------------------------------------------------------------------------
 
-    def _node(self, op: Any, name: str, args: Any, kwargs: Any, outs: list[Tensor | None], like: Tensor | None = None) -> list[int]:
+    def _node(self, op: Any, name: str, args: Any, kwargs: Any, outs: Sequence[Tensor | None], like: Tensor | None = None) -> list[int]:
         """Append a node; an output of None is a part of a fused operation, with the shape of `like`."""
         refs = [r.index for r in _flatten([*args, *kwargs.values()]) if isinstance(r, Ref)]
         inputs = tuple(dict.fromkeys(refs))
@@ -255,13 +257,13 @@ class Recorder(TorchDispatchMode):
         node.outputs = tuple(result)
         return result
 
-    def _scaled(self, x: Any, factor: Any, like: Tensor) -> Any:
+    def _scaled(self, x: Any, factor: Any, like: Tensor | None) -> Any:
         if isinstance(factor, int | float) and factor == 1:
             return x
         return Ref(self._node(aten.mul.Tensor, "mul", (x, factor), {}, [None], like)[0])
 
     def _record(self, func: Any, name: str, args: Any, kwargs: Any, outs: list[Tensor]) -> list[int]:
-        out = outs[0] if outs else None
+        out: Any = outs[0] if outs else None
         if name in ("addmm", "baddbmm", "addmv", "addbmm"):
             op, inner = {"addmm": (aten.mm.default, "mm"), "addmv": (aten.mv.default, "mv")}.get(name, (aten.bmm.default, "bmm"))
             if name != "addbmm":
@@ -355,142 +357,3 @@ def _number(t: Tensor) -> float | None:
     if t.numel() != 1 or t.is_meta or t.is_complex():
         return None
     return float(t.item())
-
-
-# -- front ends ------------------------------------------------------------------------------------------------------
-
-
-def as_call(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """An example as the arguments of one forward: a tensor, a tuple of args or a dict of kwargs."""
-    if isinstance(example, Mapping):
-        return (), dict(example)
-    if isinstance(example, tuple | list):
-        return tuple(example), {}
-    return (example,), {}
-
-
-def _like_model(example: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
-    """Floats take the model's type, tensors its device; numbers, masks and indices stay what they are."""
-    if isinstance(example, Tensor):
-        floats = dtype is not None and example.is_floating_point()
-        return example.to(device=device, dtype=dtype if floats else example.dtype)
-    if isinstance(example, Mapping):
-        return {k: _like_model(v, device, dtype) for k, v in example.items()}
-    if isinstance(example, list | tuple):
-        return type(example)(_like_model(v, device, dtype) for v in example)
-    return example
-
-
-@contextlib.contextmanager
-def untouched(model: nn.Module, *, training: bool) -> Iterator[None]:
-    """Run a forward and leave no trace of it: modes, buffers, random states and torch's switches are put back.
-
-    With `training` False the modules are put into eval mode, without calling the model's own train().
-    """
-    modes = [(m, m.training) for m in model.modules()]
-    for m, mode in modes:
-        m.training = mode and training
-    buffers = [(b, b.clone()) for b in model.buffers() if not b.is_meta]
-    python_state = random.getstate()
-    numpy = sys.modules.get("numpy")
-    numpy_state = numpy.random.get_state() if numpy is not None else None
-    fast_path = torch.backends.mha.get_fastpath_enabled()
-    with warnings.catch_warnings(), torch.random.fork_rng():
-        warnings.simplefilter("ignore")
-        torch.manual_seed(0)
-        torch.backends.mha.set_fastpath_enabled(False)
-        try:
-            with torch.backends.mkldnn.flags(enabled=False), torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), torch.no_grad():
-                yield
-        finally:
-            torch.backends.mha.set_fastpath_enabled(fast_path)
-            for m, mode in modes:
-                m.training = mode
-            for b, before in buffers:
-                with torch.no_grad():
-                    b.copy_(before)
-            random.setstate(python_state)
-            if numpy is not None:
-                numpy.random.set_state(numpy_state)
-
-
-def record(model: nn.Module, example: Any, label: str = "model") -> Trace:
-    """Record one forward of `model` on `example`; the model, its buffers and all random states stay as they were.
-
-    >>> trace = record(nn.Sequential(nn.Linear(3, 4), nn.ReLU()), torch.zeros(2, 3))
-    >>> [node.name for node in trace.nodes]
-    ['t', 'mm', 'add', 'relu']
-    """
-    params = dict(model.named_parameters())
-    if not params:
-        raise InputError(f"{label} has no parameters: there is nothing to parametrize. Pass the nn.Module that is trained.")
-    meta = any(p.is_meta for p in params.values())
-    first = next((p for p in params.values() if p.is_floating_point()), next(iter(params.values())))
-    call = as_call(_like_model(example, torch.device("meta") if meta else first.device, first.dtype if first.is_floating_point() else None))
-    empty = [tuple(t.shape) for t in tensors_in(call) if t.numel() == 0]
-    if empty:
-        raise InputError(f"example has a tensor without elements, shape {empty[0]}: nothing flows, so nothing can be verified. Pass a batch of two or more.")
-    try:
-        # Eval mode has no dropout, no dropped paths and no skipped layers. What only training uses (auxiliary heads)
-        # is looked for in training mode.
-        trace = _run(model, call, params, real=not meta, training=False)
-        if model.training and _unused(trace):
-            trained = _run(model, call, params, real=not meta, training=True)
-            trace = trained if _unused(trained) < _unused(trace) else trace
-        return trace
-    except (InputError, StructureError):
-        raise
-    except Exception as error:
-        if not meta:
-            raise StructureError(
-                f"the example must run through the model: {label} ({type(model).__name__}) raised {type(error).__name__}: {_first_line(error)}. "
-                "Pass example= as a tensor, a tuple of args or a dict of kwargs that model(...) takes."
-            ) from error
-    return _export(model, call, label)
-
-
-def _unused(trace: Trace) -> int:
-    return sum(not trace.consumers[value] for value in trace.params.values())
-
-
-def _run(model: nn.Module, call: Any, params: dict[str, nn.Parameter], *, real: bool, training: bool) -> Trace:
-    recorder = Recorder()
-    for name, p in params.items():
-        recorder.add_param(name, p)
-    for t in tensors_in(call):
-        recorder.add_input(t)
-    with untouched(model, training=training), recorder:
-        out = model(*call[0], **call[1])
-    found = list(tensors_in(out))
-    leaves = [recorder.value_of(t) for t in found]
-    outputs = tuple(dict.fromkeys(i for i in leaves if recorder.values[i].is_float and not recorder.values[i].constant))
-    if not outputs:
-        raise StructureError(
-            f"a model must return at least one float tensor that depends on its parameters: {type(model).__name__} returned "
-            f"{type(out).__name__} with {len(found)} tensors. Return the tensor, or a tuple, dict or dataclass that holds it."
-        )
-    return Trace(recorder.values, recorder.nodes, recorder.params, outputs, real)
-
-
-def _export(model: nn.Module, call: Any, label: str) -> Trace:
-    """The second front end: a straight-line program from `torch.export`, run through the same recorder."""
-    try:
-        with untouched(model, training=False):
-            program = torch.export.export(model, call[0], call[1], strict=False).module()
-    except Exception as error:
-        raise StructureError(
-            f"the model could be neither run nor exported on this example: {label} ({type(model).__name__}) raised {type(error).__name__}: {_first_line(error)}. "
-            "Build it on a real device, or pass an example that model(...) takes."
-        ) from error
-    meta = any(p.is_meta for p in model.parameters())
-    return _run(program, call, dict(program.named_parameters()), real=not meta, training=True)
-
-
-def record_export(model: nn.Module, example: Any, label: str = "model") -> Trace:
-    """`record` through `torch.export` whatever the device, for models whose Python must not run, and for tests."""
-    first = next(model.parameters())
-    return _export(model, as_call(_like_model(example, first.device, first.dtype)), label)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [""])[0][:200]

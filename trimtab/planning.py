@@ -1,0 +1,154 @@
+"""`parametrize`: compare a model with its base and work out what each parameter gets.
+
+    record -> graph -> pairing -> roles -> folds -> rows -> Parametrization (-> apply)
+
+Everything is checked before anything is changed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from trimtab.draws import prepare
+from trimtab.errors import InputError, StructureError, faults
+from trimtab.folds import collect
+from trimtab.graph import Graph
+from trimtab.notes import advice
+from trimtab.pairing import Pairing, pair
+from trimtab.parametrization import Parametrization
+from trimtab.recording import record
+from trimtab.roles import Facts, Overrides, main_width, read
+from trimtab.rows import branches_of, row_of, stack_names
+from trimtab.rules import Scheme, as_scheme
+from trimtab.trace import Trace
+
+
+def parametrize(
+    model: nn.Module,
+    base: nn.Module,
+    *,
+    scheme: str | Scheme = "depth-mup",
+    gamma0: float = 1.0,
+    example: Any = None,
+    overrides: Mapping[str, Any] | None = None,
+    apply: bool = True,
+) -> Parametrization:
+    """Carry the hyperparameters of `base` over to `model`, whatever its width and depth.
+
+    Args:
+        model: the model to train. Its parameters are rescaled in place (once; never twice). It may be on the meta
+            device with `apply=False`; call `p.apply(model)` when it has real weights.
+        base: the model that was tuned, built by the same code at its own width and depth. It is not changed.
+        scheme: "depth-mup" (branches over sqrt(depth)), "completep" (over depth), "mup", "ntk", "sp", or a `Scheme`.
+        gamma0: richness: how far features move, 1 as in the base.
+        example: the inputs of one forward: a tensor, a tuple of args or a dict of kwargs.
+        overrides: {name pattern: a role, "branch", "skip", or {"init", "lr", "weight_decay", "eps", "init_law"}}.
+        apply: rescale now. With False only the numbers are computed.
+
+    >>> import torch
+    >>> def build(width):
+    ...     return nn.Sequential(nn.Linear(8, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 2))
+    >>> p = parametrize(build(64), build(16), example=torch.randn(4, 8))
+    >>> p["2.weight"].role, p["2.weight"].u
+    ('hidden', 0.25)
+    >>> optimizer = p.optimizer(torch.optim.AdamW, lr=1e-3)
+    """
+    scheme = as_scheme(scheme)
+    example = _checked(model, base, gamma0, example)
+    names = [name for name, _ in model.named_parameters()]
+    said = Overrides(overrides, names)
+    traces = [record(m, example, label) for m, label in ((model, "model"), (base, "base"))]
+    if not traces[1].real:
+        raise InputError("the base must have real weights: its residual branches are verified by numbers there. Build it on a real device; only the model may be on meta.")
+    skip = said.patterns("skip")
+    graph, base_graph, pairing, facts = _compared(traces, said, skip)
+    notes: list[str] = []
+    if scheme.alpha is not None:
+        alone = _unfoldable(graph, facts, pairing)
+        if alone:
+            notes.append(f"{', '.join(alone[:3])}: a branch that is there once whatever the depth and ends in nothing that folds; left as it is.")
+            graph, base_graph, pairing, facts = _compared(traces, said, (*skip, *alone))
+    gamma = gamma0
+    if scheme.width == "ntk":
+        gamma = gamma0 * collect(graph, base_graph, pairing, facts, 1.0).readout_ratio ** -0.5
+    folds = collect(graph, base_graph, pairing, facts, gamma)
+    branches = branches_of(graph)
+    stacks = stack_names(branches)
+    rows = {name: row_of(f, scheme, gamma, folds.factor.get(name, 1.0), name in folds.offset, branches, stacks, said) for name, f in facts.items()}
+    ratios = {stacks[k]: pairing.counts[k][0] / pairing.counts[k][1] for k in pairing.top}
+    depth: float | dict[str, float] = 1.0
+    if ratios:
+        depth = next(iter(ratios.values())) if len(set(ratios.values())) == 1 else ratios
+    p = Parametrization(rows, [b for b, _ in branches], depth, scheme, gamma0, main_width(facts))
+    p.notes = [*notes, *folds.notes, *advice(graph, p)]
+    p._draws = prepare(facts, rows, base, said, p.width)
+    p._aliases = _aliases(model)
+    p._remember(model)
+    if graph.trace.real:
+        if apply:
+            p.apply(model)
+        else:
+            p._measure(model, strict=False)
+    elif apply:
+        raise InputError("a model on the meta device has no weights to rescale: pass apply=False, and call p.apply(model) when it is materialised.")
+    return p
+
+
+def _checked(model: Any, base: Any, gamma0: Any, example: Any) -> Any:
+    problems = [f"{label} must be an nn.Module: got {type(m).__name__}" for label, m in (("model", model), ("base", base)) if not isinstance(m, nn.Module)]
+    if isinstance(gamma0, bool) or not isinstance(gamma0, int | float) or not 0 < gamma0 < math.inf:
+        problems.append(f"gamma0 must be a finite number > 0: got {gamma0!r}")
+    if example is None and isinstance(model, nn.Module):
+        example = getattr(model, "dummy_inputs", None)
+        if example is None:
+            problems.append("an example of the model's inputs is needed to see what it computes: pass example= a tensor, a tuple of args or a dict of kwargs")
+    if isinstance(model, nn.Module) and model is base:
+        problems.append("model and base are one object: build them separately, the base is only read")
+    if problems:
+        raise faults("parametrize(model, base, example=...):", problems)
+    return example
+
+
+def _compared(traces: list[Trace], said: Overrides, skip: tuple[str, ...]) -> tuple[Graph, Graph, Pairing, dict[str, Facts]]:
+    """Both models analysed, paired and read."""
+    graph, base = (Graph(trace, label, branch=said.patterns("branch"), skip=skip) for trace, label in zip(traces, ("model", "base"), strict=True))
+    pairing = pair(graph, base, skip)
+    return graph, base, pairing, read(graph, base, pairing, said)
+
+
+def _unfoldable(graph: Graph, facts: Mapping[str, Facts], pairing: Pairing) -> list[str]:
+    """Parameters of branches that cannot be scaled and need not be: as many in the base, so they are no depth.
+
+    Raises:
+        StructureError: a branch that comes with every block has no tail.
+    """
+    problems, alone = [], []
+    twins = list(pairing.branch_twin.values())
+    for r in graph.residuals:
+        inside = [f.name for f in facts.values() if r.index in f.branches and f.m_L != 1]
+        if r.tail or not inside:
+            continue
+        if twins.count(pairing.branch_twin[r.index]) == 1:
+            alone += inside
+            continue
+        problems.append(
+            f"the branch of {inside[-1]} ends in {r.blocked}: there is no parameter its depth factor could fold into. "
+            f'Pass overrides={{"{inside[-1]}": "skip"}} to leave this branch unscaled, or use scheme="mup".'
+        )
+    if problems:
+        raise StructureError("\n".join(["a branch must end in parameters it is homogeneous in:", *(f"  - {p}" for p in problems[:6])]))
+    return alone
+
+
+def _aliases(model: nn.Module) -> dict[str, str]:
+    """Second names of tied parameters."""
+    first: dict[int, str] = {}
+    aliases: dict[str, str] = {}
+    for name, p in model.named_parameters(remove_duplicate=False):
+        if first.setdefault(id(p), name) != name:
+            aliases[name] = first[id(p)]
+    return aliases
