@@ -1,0 +1,69 @@
+r"""What every solver returns: the trajectory in function space and the kernels behind it.
+
+    f(t) (T+1, P[, C])   Phi^l(t,s), G^l(t,s) (L+1, T+1, T+1, P, P)   K(t) = Phi^{L+1} + b^2 rho sum_l G^{l+1} Phi^l + G^1 K^x
+
+K carries the block rate rho = L^{2 alpha - 1}, so that to first order f(t+1) - f(t) = (eta_0 / P) K(t) Delta(t) at every alpha.
+With several outputs G and K are averaged over them (the mean of the C diagonal blocks), so shapes never change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+import torch
+
+from trimtab.theory.problem import Problem
+
+
+@dataclass(frozen=True)
+class Stderr:
+    """Standard errors, shaped like the fields they belong to. `np.asarray` of it is that of f."""
+
+    f: np.ndarray
+    loss: np.ndarray
+    ntk: np.ndarray
+    f_test: np.ndarray | None = None
+
+    def __getitem__(self, name: str) -> np.ndarray | None:
+        return getattr(self, name)
+
+    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+        return np.array(self.f, dtype=dtype)
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """One training run of the limit, or of an ensemble of finite networks.
+
+    `tau` = (l - 1)/L is the layer time of `phi[l - 1]` and `g[l - 1]`. `diverged` is the first step whose output is not a
+    number any more (None: never); from there on all fields are nan and `loss` is inf. `depth_error` estimates what the
+    extrapolation to infinite depth leaves (None at finite depth). `variance` (ensembles only) holds N x variance over seeds.
+    """
+
+    f: np.ndarray
+    loss: np.ndarray
+    phi: np.ndarray
+    g: np.ndarray
+    ntk: np.ndarray
+    f_test: np.ndarray | None
+    stderr: Stderr
+    tau: np.ndarray
+    diverged: int | None = None
+    samples: int = 0
+    depth_error: Stderr | None = None
+    variance: Trajectory | None = None
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(
+            f"{field.name} {getattr(self, field.name).shape}" for field in fields(self) if isinstance(getattr(self, field.name), np.ndarray)
+        )
+        return f"Trajectory({shapes})"
+
+
+def tangent_kernel(phi: torch.Tensor, g: torch.Tensor, problem: Problem) -> torch.Tensor:
+    """K(t) (T+1, P, P) from the kernels (L+1, T+1, T+1, P, P)."""
+    phi, g = (torch.einsum("lttmn->ltmn", k) for k in (phi, g))
+    gram = problem.gram[: problem.points, : problem.points]
+    blocks = problem.branch**2 * problem.block_rate * (g[1:] * phi[:-1]).sum(0)
+    return phi[-1] + blocks + g[0] * gram
