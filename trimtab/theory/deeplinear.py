@@ -18,12 +18,12 @@ import torch
 
 from trimtab.errors import InputError
 from trimtab.theory.depths import extrapolate
-from trimtab.theory.finite import single_run
 from trimtab.theory.losses import signal
 from trimtab.theory.problem import Problem, problem
-from trimtab.theory.results import Stderr, Trajectory
+from trimtab.theory.results import Stderr, Trajectory, public_fields
 
 _LADDER = (8, 16, 32)  # depths extrapolated to infinity
+_ERRORS = ("f", "loss", "ntk", "f_test")
 
 
 class _Sources:
@@ -133,7 +133,7 @@ def _fields(task: Problem, f, phi, grad, end: int) -> dict:
     f[end:] = math.nan
     for kernel in (train, mean):
         kernel[:, end * points :] = kernel[:, :, end * points :] = math.nan
-    return single_run(task, f, train, mean) | {"diverged": end if end < times else None}
+    return public_fields(task, f, train, mean) | {"diverged": end if end < times else None}
 
 
 def linear(
@@ -156,10 +156,9 @@ def linear(
         weight_decay=weight_decay, batches=batches, x_test=x_test,
     )  # fmt: skip
     if math.isinf(task.depth):
-        ladder = [_solve(task.at_depth(level), responses) for level in _LADDER]
-        found, left, layers = extrapolate(ladder, _LADDER)
-        error = Stderr(**{name: left[name] for name in ("f", "loss", "ntk", "f_test")})
+        found, left = extrapolate([_solve(task.at_depth(level), responses) for level in _LADDER], order=2)
+        error, layers = Stderr(**{name: None if left[name] is None else np.abs(left[name]) for name in _ERRORS}), _LADDER[0]
     else:
         found, error, layers = _solve(task, responses), None, int(task.depth)
-    zero = Stderr(**{name: None if found[name] is None else np.zeros_like(found[name]) for name in ("f", "loss", "ntk", "f_test")})
+    zero = Stderr(**{name: None if found[name] is None else np.zeros_like(found[name]) for name in _ERRORS})
     return Trajectory(**found, stderr=zero, tau=np.arange(layers + 1) / layers, depth_error=error)

@@ -3,10 +3,10 @@ r"""From finite depths to infinite depth by Richardson extrapolation, with its o
 Finite L is the Euler-Maruyama scheme of the infinitely deep network with step 1/L, so every field has an expansion
 F(L) = F(inf) + c1/L + c2/L^2 + ... (THEORY 3.2). On depths L, 2L, 4L, ... Neville's table removes one power per column:
 
-    F_{i,k} = F_{i,k-1} + (F_{i,k-1} - F_{i-1,k-1}) / (2^k - 1)
+    F_{i,0} = F(2^i L)        F_{i,k} = F_{i,k-1} + (F_{i,k-1} - F_{i-1,k-1}) / (2^k - 1)
 
-The order used is that of the table's last entry; what its last column changed is the error estimate. Kernels are compared at equal layer
-time tau, on the layers of the shallowest depth.
+An entry of column k is off by O(L^-(k+1)); with two of them the next step of the table is the error estimate, with one it is the step that
+led to it. Kernels are compared at equal layer time tau, on the layers of the shallowest depth.
 """
 
 from __future__ import annotations
@@ -14,39 +14,33 @@ from __future__ import annotations
 import numpy as np
 
 
-def neville(levels: list[np.ndarray], order: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Limit of values at depths L, 2L, 4L, ..., and what the last step of the extrapolation changed.
+def neville(levels: list[np.ndarray], order: int) -> tuple[np.ndarray, np.ndarray]:
+    """Limit of values at depths L, 2L, 4L, ..., with `order` powers of 1/L removed, and its (signed) error estimate.
 
-    `order` is how many powers of 1/L to remove (default: all that the levels allow).
-
-    >>> limit, left = neville([np.array(1 + 1 / L + 3 / L**2) for L in (8, 16, 32)])
-    >>> round(float(limit), 12)
-    1.0
+    >>> limit, left = neville([np.array(1 + 1 / L + 3 / L**2) for L in (8, 16, 32)], order=1)
+    >>> float(limit), float(limit - 1 + left)
+    (0.994140625, 0.0)
     """
-    order = len(levels) - 1 if order is None else order
-    columns = [levels]
+    column, before = list(levels), None
     for k in range(1, order + 1):
-        last = columns[-1]
-        columns.append([fine + (fine - coarse) / (2**k - 1) for coarse, fine in zip(last, last[1:], strict=False)])
-    best = columns[-1][-1]
-    before = columns[-1][-2] if len(columns[-1]) > 1 else columns[-2][-1]
-    return best, np.abs(best - before)
+        before = column[-1]
+        column = [fine + (fine - coarse) / (2**k - 1) for coarse, fine in zip(column, column[1:], strict=False)]
+    best = column[-1]
+    return best, (best - column[-2]) / (2 ** (order + 1) - 1) if len(column) > 1 else best - before
 
 
-def extrapolate(ladder: list[dict], depths: tuple[int, ...], order: int | None = None) -> tuple[dict, dict, int]:
-    """Fields at infinite depth, their error estimates, and the number of layers they are reported at."""
+def extrapolate(ladder: list[dict], order: int) -> tuple[dict, dict]:
+    """Fields at infinite depth from those at depths L, 2L, 4L, ..., and their error estimates."""
     limit, left = {}, {}
     for name, value in ladder[0].items():
         if name == "diverged":
-            ends = [level[name] for level in ladder if level[name] is not None]
-            limit[name] = min(ends) if ends else None
+            limit[name] = min((level[name] for level in ladder if level[name] is not None), default=None)
         elif value is None:
             limit[name] = left[name] = None
         else:
-            strides = [depth // depths[0] for depth in depths]
-            aligned = [level[name][::stride] if name in ("phi", "g") else level[name] for level, stride in zip(ladder, strides, strict=True)]
+            aligned = [level[name][:: 2**i] if name in ("phi", "g") else level[name] for i, level in enumerate(ladder)]
             with np.errstate(invalid="ignore"):
                 limit[name], left[name] = neville(aligned, order)
     if limit["diverged"] is not None:
         limit["loss"][limit["diverged"] :] = np.inf
-    return limit, left, depths[0]
+    return limit, left

@@ -20,9 +20,8 @@ import torch
 
 from trimtab.errors import faults
 from trimtab.theory.dynamics import run
-from trimtab.theory.losses import mean_loss
 from trimtab.theory.problem import Problem, problem
-from trimtab.theory.results import Stderr, Trajectory, tangent_kernel
+from trimtab.theory.results import Moments, Stderr, Trajectory, public_fields
 
 _BATCH_BYTES = 2**25  # matrices trained side by side: small networks share the overhead, large ones stay in cache
 
@@ -50,42 +49,6 @@ class Networks:
 
     def _times(self, field, matrix):
         return (field.to(matrix.dtype) @ matrix).to(field.dtype) / math.sqrt(matrix.shape[-1])
-
-
-class _Moments:
-    """Mean and variance over seeds, one at a time (Welford), so that no ensemble of kernels is ever held."""
-
-    def __init__(self):
-        self.count, self.mean, self.spread = 0, None, None
-
-    def add(self, value: np.ndarray) -> None:
-        if self.mean is None:
-            self.mean, self.spread = np.zeros_like(value), np.zeros_like(value)
-        self.count += 1
-        step = value - self.mean
-        self.mean += step / self.count
-        self.spread += step * (value - self.mean)
-
-    @property
-    def variance(self) -> np.ndarray:
-        return self.spread / (self.count - 1) if self.count > 1 else np.full_like(self.spread, np.nan)
-
-
-def unflatten(kernel: torch.Tensor, points: int) -> torch.Tensor:
-    """(..., (T+1) P, (T+1) P) -> (..., T+1, T+1, P, P)."""
-    times = kernel.shape[-1] // points
-    return kernel.reshape(*kernel.shape[:-2], times, points, times, points).transpose(-3, -2)
-
-
-def single_run(task: Problem, f, phi, g) -> dict[str, np.ndarray | None]:
-    """The public fields of one trajectory of the dynamics."""
-    phi, g = unflatten(phi, task.points), unflatten(g, task.points)
-    train, test = f[:, : task.points], f[:, task.points :]
-    loss = torch.nan_to_num(mean_loss(task.loss, train, task.y), nan=math.inf)
-    if task.single:
-        train, test = train[..., 0], test[..., 0]
-    found = {"f": train, "loss": loss, "phi": phi, "g": g, "ntk": tangent_kernel(phi, g, task), "f_test": test if task.tests else None}
-    return {name: None if value is None else value.numpy() for name, value in found.items()}
 
 
 def simulate(
@@ -118,13 +81,13 @@ def simulate(
     )  # fmt: skip
     together = max(1, _BATCH_BYTES // (8 * int(task.depth) * width * width))
     names = ("f", "loss", "phi", "g", "ntk", "f_test")
-    moments = {name: _Moments() for name in names}
+    moments = {name: Moments() for name in names}
     ends = []
     for start in range(0, len(chosen), together):
         result = run(task, Networks(task, int(width), chosen[start : start + together], dtype))
         ends += result.diverged.tolist()
         for f, phi, g in zip(result.f, result.phi, result.g, strict=True):
-            for name, value in single_run(task, f, phi, g).items():
+            for name, value in public_fields(task, f, phi, g).items():
                 if value is not None:
                     moments[name].add(value)
     mean = {name: moments[name].mean for name in names}

@@ -8,11 +8,13 @@ With several outputs G and K are averaged over them (the mean of the C diagonal 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
 
+from trimtab.theory.losses import mean_loss
 from trimtab.theory.problem import Problem
 
 
@@ -67,3 +69,39 @@ def tangent_kernel(phi: torch.Tensor, g: torch.Tensor, problem: Problem) -> torc
     gram = problem.gram[: problem.points, : problem.points]
     blocks = problem.branch**2 * problem.block_rate * (g[1:] * phi[:-1]).sum(0)
     return phi[-1] + blocks + g[0] * gram
+
+
+def unflatten(kernel: torch.Tensor, points: int) -> torch.Tensor:
+    """(..., (T+1) P, (T+1) P) -> (..., T+1, T+1, P, P)."""
+    times = kernel.shape[-1] // points
+    return kernel.reshape(*kernel.shape[:-2], times, points, times, points).transpose(-3, -2)
+
+
+def public_fields(task: Problem, f, phi, g) -> dict[str, np.ndarray | None]:
+    """The public fields of one trajectory of the dynamics."""
+    phi, g = unflatten(phi, task.points), unflatten(g, task.points)
+    train, test = f[:, : task.points], f[:, task.points :]
+    loss = torch.nan_to_num(mean_loss(task.loss, train, task.y), nan=math.inf)
+    if task.single:
+        train, test = train[..., 0], test[..., 0]
+    found = {"f": train, "loss": loss, "phi": phi, "g": g, "ntk": tangent_kernel(phi, g, task), "f_test": test if task.tests else None}
+    return {name: None if value is None else value.numpy() for name, value in found.items()}
+
+
+class Moments:
+    """Mean and variance over runs, one at a time (Welford), so that no ensemble of kernels is ever held."""
+
+    def __init__(self):
+        self.count, self.mean, self.spread = 0, None, None
+
+    def add(self, value: np.ndarray) -> None:
+        if self.mean is None:
+            self.mean, self.spread = np.zeros_like(value), np.zeros_like(value)
+        self.count += 1
+        step = value - self.mean
+        self.mean += step / self.count
+        self.spread += step * (value - self.mean)
+
+    @property
+    def variance(self) -> np.ndarray:
+        return self.spread / (self.count - 1) if self.count > 1 else np.full_like(self.spread, np.nan)

@@ -1,0 +1,12 @@
+"""What the infinite network does: lazy kernels, dynamical mean field theory, and the finite networks beside it.
+
+`lazy` gives the kernels at initialisation, `solve` the training dynamics of the infinitely wide (and deep) network, `linear` the same exactly
+for deep linear networks, `simulate` an ensemble of finite networks with the same arguments and fields (arXiv 2309.16620).
+"""
+
+from trimtab.theory.deeplinear import linear
+from trimtab.theory.dmft import solve
+from trimtab.theory.finite import simulate
+from trimtab.theory.kernels import lazy
+
+__all__ = ["lazy", "linear", "simulate", "solve"]
