@@ -27,9 +27,9 @@ from trimtab.theory.losses import mean_loss
 from trimtab.theory.problem import Problem, problem
 from trimtab.theory.results import Moments, Stderr, Trajectory, public_fields
 
-_BLOCKS = 8
+_BLOCK = 2000  # samples per block to start with: the bias of a block is O(rank / samples), here below its scatter
 _LADDER = (4, 8, 16)  # depths extrapolated to infinity
-_TOL, _TOL_LINEAR = 1e-3, 1e-10  # smallest new direction kept, relative to the field's variance
+_TOL, _TOL_LINEAR = 1e-3, 1e-14  # smallest new direction kept, relative to the field's variance
 _GROWTH = 64  # rtol may use this many times the samples asked for
 _ERRORS = ("f", "loss", "ntk", "f_test")
 _log = logging.getLogger("trimtab.theory")
@@ -119,7 +119,7 @@ def _layout(task: Problem, samples) -> tuple[int, int]:
         blocks, size = 1, 2 * (int(samples) // 2)
     else:
         least = 4 * (2 + points * outputs + points + outputs)
-        blocks = next((k for k in (_BLOCKS, 4, 2) if samples // k >= least), 2)
+        blocks = next((k for k in (8, 4) if samples // k >= max(least, _BLOCK)), 4 if samples // 4 >= least else 2)
         size = 2 * (int(samples) // (2 * blocks))
         if size < least:
             problems.append(f"samples: {points} points and {outputs} outputs need at least {2 * least} samples, got {samples}.")
@@ -200,7 +200,7 @@ def _refine(average: _Average, seed: int, rtol: float, limit: int) -> Trajectory
         blocks = math.ceil(average.count * (error / rtol) ** 2 * 1.1)
         size = average.size
         if scatter**2 > rtol:
-            size, blocks = 2 * size, max(_BLOCKS, math.ceil(blocks / 2))
+            size, blocks = 2 * size, max(4, math.ceil(blocks / 2))
         if blocks * size > limit:
             warnings.warn(
                 f"rtol = {rtol:g} would need {blocks * size} samples, more than {_GROWTH} times those asked for: stopped at"

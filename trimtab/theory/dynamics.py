@@ -33,14 +33,20 @@ class Diverged(Exception):
 class Sites(Protocol):
     """n ensembles of S sites each, and the initial weights between them."""
 
-    start: torch.Tensor  # chi (n, P + Q, S)
+    start: torch.Tensor  # chi (n, P, S)
     readout: torch.Tensor  # w0 (n, C, S)
 
-    def forward(self, layer: int, t: int, phi: torch.Tensor) -> torch.Tensor:
-        """U (n, P + Q, S) from phi(h^layer(t)) of the same shape."""
+    def forward(self, layer: int, phi: torch.Tensor) -> torch.Tensor:
+        """U (n, P, S) from phi(h^layer(t)) of the same shape."""
 
-    def backward(self, layer: int, t: int, g: torch.Tensor) -> torch.Tensor:
+    def backward(self, layer: int, g: torch.Tensor) -> torch.Tensor:
         """Z (n, P C, S) from g^{layer+1}(t) of the same shape."""
+
+    def test_start(self) -> torch.Tensor:
+        """chi (n, Q, S) of the test points, called once per step after the forward pass of the training points."""
+
+    def look(self, layer: int, phi: torch.Tensor) -> torch.Tensor:
+        """U (n, Q, S) of the test points, which leave no trace: what is trained cannot depend on them."""
 
 
 class Run:
@@ -96,49 +102,59 @@ def run(task: Problem, sites: Sites, tick: Callable[[], None] = lambda: None) ->
 
 def _step(task, sites, t, result, features, gradients, delta, zero) -> torch.Tensor:
     points, outputs, depth = task.points, task.outputs, int(task.depth)
-    count, total, width = sites.start.shape
+    count, _, width = sites.start.shape
     b, rate, decay = task.branch, task.block_rate, float(task.d[t])
-    past, past_g = t * points, t * points * outputs
+    past, past_g, size = t * points, t * points * outputs, points * outputs
     pull = task.drive(t)[None, :, :, None] * delta[:, :t]  # q_nu(t,s) of each output, (n, t, P, C)
 
-    def along_gradients(kernel_row: torch.Tensor, layer: int) -> torch.Tensor:
-        """sum_{s,nu,c} q kernel(mu; s nu) g_{nu c}(s) for a kernel row (n, P + Q, t P)."""
-        coefficients = kernel_row.reshape(count, total, t, points, 1) * pull[:, None]
-        return coefficients.reshape(count, total, past_g) @ gradients[layer][:, :past_g]
+    def along_gradients(row: torch.Tensor, layer: int) -> torch.Tensor:
+        """sum_{s,nu,c} q kernel(mu; s nu) g_{nu c}(s) for a kernel row (n, k, t P)."""
+        coefficients = row.reshape(count, -1, t, points, 1) * pull[:, None]
+        return coefficients.reshape(count, -1, past_g) @ gradients[layer][:, :past_g]
 
-    # forward
-    gram = task.gram[:, :points].repeat(1, t).expand(count, total, past)
-    h = decay * sites.start + along_gradients(gram, 0) if t else decay * sites.start
-    slopes = []
+    def first(start: torch.Tensor, gram: torch.Tensor) -> torch.Tensor:
+        h = decay * start
+        return h + along_gradients(gram.repeat(1, t).expand(count, len(gram), past), 0) if t else h
+
+    def next_layer(h, field, row, layer: int) -> torch.Tensor:
+        h = h + (b * decay) * field
+        return h + (b * b * rate) * along_gradients(row[:, :, :past], layer + 1) if t else h
+
+    h, slopes = first(sites.start, task.gram[:points, :points]), []
     for layer in range(depth + 1):
         value, slope = task.activation.both(h)
-        slopes.append(slope[:, :points])
-        features[layer][:, past : past + points] = value[:, :points]
+        slopes.append(slope)
+        features[layer][:, past : past + points] = value
         row = value @ features[layer][:, : past + points].transpose(1, 2) / width
-        _record(result.phi, layer, t, row[:, :points])
+        _record(result.phi, layer, t, row)
         if layer < depth:
-            h = h + (b * decay) * sites.forward(layer, t, value)
-            if t:
-                h += (b * b * rate) * along_gradients(row[:, :, :past], layer + 1)
+            h = next_layer(h, sites.forward(layer, value), row, layer)
     w = decay * sites.readout
     if t:
         w = w + pull.permute(0, 3, 1, 2).reshape(count, outputs, past) @ features[depth][:, :past]
+
+    if task.tests:
+        h = first(sites.test_start(), task.gram[points:, :points])
+        for layer in range(depth + 1):
+            seen = task.activation(h)
+            if layer < depth:
+                h = next_layer(h, sites.look(layer, seen), seen @ features[layer][:, :past].transpose(1, 2) / width, layer)
+        value = torch.cat([value, seen], 1)
     f = value @ w.transpose(1, 2) / (width * task.gamma0)
     centred = f - (f if zero is None else zero)
     delta[:, t] = signal(task.loss, centred[:, :points], task.y)
 
-    # backward
-    g = (slopes[depth][:, :, None] * w[:, None]).reshape(count, points * outputs, width)
+    g = (slopes[depth][:, :, None] * w[:, None]).reshape(count, size, width)
     for layer in range(depth, -1, -1):
-        gradients[layer][:, past_g : past_g + points * outputs] = g
-        row = g @ gradients[layer][:, : past_g + points * outputs].transpose(1, 2) / width
+        gradients[layer][:, past_g : past_g + size] = g
+        row = g @ gradients[layer][:, : past_g + size].transpose(1, 2) / width
         blocks = row.reshape(count, points, outputs, t + 1, points, outputs)
         _record(result.g, layer, t, torch.einsum("nmcsvc->nmsv", blocks).reshape(count, points, past + points) / outputs)
         if layer == 0:
             break
-        z = decay * sites.backward(layer - 1, t, g)
+        z = decay * sites.backward(layer - 1, g)
         if t:
-            weights = torch.einsum("nmcsvd,nsvd->nmcsv", blocks[:, :, :, :t], pull).reshape(count, points * outputs, past)
+            weights = torch.einsum("nmcsvd,nsvd->nmcsv", blocks[:, :, :, :t], pull).reshape(count, size, past)
             z = z + (b * rate) * (weights @ features[layer - 1][:, :past])
         g = g + b * (slopes[layer - 1][:, :, None] * z.reshape(count, points, outputs, width)).reshape_as(g)
     return f

@@ -105,64 +105,64 @@ class GaussianSites:
     """S = 2 H sampled sites of the infinitely wide network, as `dynamics.Sites`."""
 
     def __init__(self, task: Problem, samples: int, seed: int, *, responses: bool, tol: float, share: float):
-        half = samples // 2
-        self.half, self.points, self.responses = half, task.points, responses
+        self.half, self.task, self.responses = samples // 2, task, responses
         generator = torch.Generator().manual_seed(seed)
-        self.even = Noise(half, generator, share, constant=True)  # chi, u: equal in both of a pair
-        self.odd = Noise(half, generator, share, constant=False)  # w0, r: opposite
-        self.fresh = Noise(half, torch.Generator().manual_seed(seed + 2**40), share, constant=True)  # test points only
-        depth, width = int(task.depth), 2 * half
-        self.phi = [Field(width, self.even, tol) for _ in range(depth)]
-        self.g = [Field(width, self.odd, tol) for _ in range(depth)]
-        self._used: list[torch.Tensor] = []
+        self.even = Noise(self.half, generator, share, constant=True)  # chi, u: equal in both sites of a pair
+        self.odd = Noise(self.half, generator, share, constant=False)  # w0, r: opposite
+        self.passing = Noise(self.half, torch.Generator().manual_seed(seed + 2**40), share, constant=False)  # of test points
+        self.phi = [Field(samples, self.even, tol) for _ in range(int(task.depth))]
+        self.g = [Field(samples, self.odd, tol) for _ in range(int(task.depth))]
 
         readout = self.odd.draw(task.outputs, self.odd.all.value)
-        train = task.gram[: task.points, : task.points]
-        lam, vectors = torch.linalg.eigh(train)
+        lam, vectors = torch.linalg.eigh(task.gram[: task.points, : task.points])
         keep = lam > 1e-12 * lam[-1]
-        lam, vectors = lam[keep], vectors[:, keep]
-        eps = self.even.draw(len(lam), self.even.all.value)
-        start = (vectors * lam.sqrt()) @ eps
-        if task.tests:
-            cross = task.gram[task.points :, : task.points]
-            known = (cross @ vectors) / lam.sqrt()
-            rest = task.gram[task.points :, task.points :] - known @ known.T
-            start = torch.cat([start, known @ eps + self._unseen(rest)])
-        self._start_used = list(self._used)
+        self.axes = vectors[:, keep], lam[keep].sqrt()
+        self.inputs = self.even.draw(int(keep.sum()), self.even.all.value)
+        start = (self.axes[0] * self.axes[1]) @ self.inputs
         self.start = torch.cat([start, start], 1)[None]
         self.readout = torch.cat([readout, -readout], 1)[None]
 
-    def _unseen(self, covariance: torch.Tensor) -> torch.Tensor:
-        """Noise of test points: new at every step, since no output depends on their joint law over time."""
-        lam, vectors = torch.linalg.eigh(covariance)
-        keep = lam > 1e-10 * lam[-1].clamp_min(1e-300)
-        room = self.half - self.even.all.count - sum(map(len, self._used)) > 2 * int(keep.sum())
-        eps = self.fresh.fresh(int(keep.sum()), *([self.even.all.value, *self._used] if room else []))
-        self._used.append(eps)
-        return (vectors[:, keep] * lam[keep].sqrt()) @ eps
+    def forward(self, layer: int, phi: torch.Tensor) -> torch.Tensor:
+        drawn = self.phi[layer].extend(phi[0])
+        return (torch.cat([drawn, drawn], 1) + self._response(layer, phi[0]))[None]
 
-    def forward(self, layer: int, t: int, phi: torch.Tensor) -> torch.Tensor:
-        x, half = phi[0], self.half
-        if layer == 0:
-            self._used = list(self._start_used)
-        own = self.phi[layer]
-        drawn = own.extend(x[: self.points])
-        if len(x) > self.points:
-            known, rest = _deflate(x[self.points :], own.basis.value)
-            drawn = torch.cat([drawn, known @ own.eps.value + self._unseen(rest @ rest.T / (2 * half))])
-        field = torch.cat([drawn, drawn], 1)
-        partner = self.g[layer]
-        if self.responses and partner.eps.count:
-            odd = (x[:, :half] - x[:, half:]) @ partner.eps.value.T / (2 * half)
-            field = field + odd @ partner.basis.value
-        return field[None]
+    def _response(self, layer: int, x: torch.Tensor) -> torch.Tensor:
+        """A g = E[x eps_r^T] v_g; x is correlated with the opposite noise r through its odd part."""
+        partner, half = self.g[layer], self.half
+        if not self.responses:
+            return torch.zeros_like(x)
+        return ((x[:, :half] - x[:, half:]) @ partner.eps.value.T / (2 * half)) @ partner.basis.value
 
-    def backward(self, layer: int, t: int, g: torch.Tensor) -> torch.Tensor:
-        x, half = g[0], self.half
+    def backward(self, layer: int, g: torch.Tensor) -> torch.Tensor:
+        x, half, partner = g[0], self.half, self.phi[layer]
         drawn = self.g[layer].extend(x)
         field = torch.cat([drawn, -drawn], 1)
         if self.responses:
-            partner = self.phi[layer]
-            even = (x[:, :half] + x[:, half:]) @ partner.eps.value.T / (2 * half)
-            field = field + even @ partner.basis.value
+            field = field + ((x[:, :half] + x[:, half:]) @ partner.eps.value.T / (2 * half)) @ partner.basis.value
         return field[None]
+
+    # Test points: noise given all that training has drawn, new at every step, since no output depends on its joint law over time.
+
+    def test_start(self) -> torch.Tensor:
+        points, (vectors, scale) = self.task.points, self.axes
+        self.used: list[torch.Tensor] = []
+        known = self.task.gram[points:, :points] @ vectors / scale
+        drawn = known @ self.inputs + self._unseen(self.task.gram[points:, points:] - known @ known.T)
+        return torch.cat([drawn, drawn], 1)[None]
+
+    def look(self, layer: int, phi: torch.Tensor) -> torch.Tensor:
+        x, own = phi[0], self.phi[layer]
+        known, rest = _deflate(x, own.basis.value)
+        drawn = known @ own.eps.value + self._unseen(rest @ rest.T / (2 * self.half))
+        return (torch.cat([drawn, drawn], 1) + self._response(layer, x))[None]
+
+    def _unseen(self, covariance: torch.Tensor) -> torch.Tensor:
+        if not torch.isfinite(covariance).all():
+            raise Diverged
+        lam, vectors = torch.linalg.eigh(covariance)
+        keep = lam > 1e-14 * float(torch.diagonal(self.task.gram).max())
+        count = int(keep.sum())
+        room = self.half - self.even.all.count - sum(map(len, self.used)) >= count
+        eps = self.passing.fresh(count, *([self.even.all.value, *self.used] if room else []))
+        self.used.append(eps)
+        return (vectors[:, keep] * lam[keep].sqrt()) @ eps
