@@ -39,8 +39,5 @@ def extrapolate(ladder: list[dict], order: int) -> tuple[dict, dict]:
             limit[name] = left[name] = None
         else:
             aligned = [level[name][:: 2**i] if name in ("phi", "g") else level[name] for i, level in enumerate(ladder)]
-            with np.errstate(invalid="ignore"):
-                limit[name], left[name] = neville(aligned, order)
-    if limit["diverged"] is not None:
-        limit["loss"][limit["diverged"] :] = np.inf
+            limit[name], left[name] = neville(aligned, order)
     return limit, left

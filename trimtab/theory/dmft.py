@@ -93,7 +93,7 @@ class _Average:
         found = {name: moments.mean for name, moments in self.moments.items()}
         f = torch.from_numpy(found["f"].reshape(len(found["f"]), self.task.points, self.task.outputs))
         # of the mean output: a mean of losses would add half the variance of the blocks
-        found["loss"] = torch.nan_to_num(mean_loss(self.task.loss, f, self.task.y), nan=math.inf).numpy()
+        found["loss"] = mean_loss(self.task.loss, f, self.task.y).numpy()
         left = {name: None if name not in self.left else np.abs(self.left[name].mean) for name in _ERRORS}
         layers = _depths(self.task)[0]
         return Trajectory(

@@ -56,6 +56,10 @@ class Trajectory:
     depth_error: Stderr | None = None
     variance: Trajectory | None = None
 
+    def __post_init__(self) -> None:
+        if self.diverged is not None:
+            self.loss[self.diverged :] = math.inf
+
     def __repr__(self) -> str:
         shapes = ", ".join(
             f"{field.name} {getattr(self, field.name).shape}" for field in fields(self) if isinstance(getattr(self, field.name), np.ndarray)
@@ -81,7 +85,7 @@ def public_fields(task: Problem, f, phi, g) -> dict[str, np.ndarray | None]:
     """The public fields of one trajectory of the dynamics."""
     phi, g = unflatten(phi, task.points), unflatten(g, task.points)
     train, test = f[:, : task.points], f[:, task.points :]
-    loss = torch.nan_to_num(mean_loss(task.loss, train, task.y), nan=math.inf)
+    loss = mean_loss(task.loss, train, task.y)
     if task.single:
         train, test = train[..., 0], test[..., 0]
     found = {"f": train, "loss": loss, "phi": phi, "g": g, "ntk": tangent_kernel(phi, g, task), "f_test": test if task.tests else None}
