@@ -22,7 +22,7 @@ from trimtab.theory.losses import signal
 from trimtab.theory.problem import Problem, problem
 from trimtab.theory.results import Stderr, Trajectory, public_fields
 
-_LADDER = (8, 16, 32)  # depths extrapolated to infinity
+_LADDER = (4, 8, 16, 32)  # depths extrapolated to infinity
 _ERRORS = ("f", "loss", "ntk", "f_test")
 
 
@@ -143,7 +143,7 @@ def linear(
     r"""Train the infinitely wide deep *linear* network exactly (THEORY 3, 4); arguments and fields as in `solve`.
 
     Nothing is sampled: `samples`, `rtol` and `seed` are accepted for symmetry and have no effect, `.stderr` is zero. `depth=math.inf`
-    extrapolates depths 8, 16, 32 in powers of 1/L; `.depth_error` is what its last order changed.
+    extrapolates depths 4, 8, 16, 32 to second order in 1/L; `.depth_error` is what the next order would change.
 
     >>> net = linear([[1.0]], [1.0], depth=4, lr=0.05, steps=2)
     >>> net.ntk[0, 0, 0].item()          # 2 (1 + 1/L)^L + (1 + 1/L)^{L-1}
