@@ -39,8 +39,40 @@ def interleaved(contestants: dict, repeats: int = 5) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
-def error(result) -> float:
-    return float(np.linalg.norm(result.stderr.f) / np.linalg.norm(result.f))
+def same_accuracy(task: dict) -> None:
+    """Seconds to reach the accuracy in f that `solve` really has: its distance from a solution with 64 times the samples.
+
+    A finite ensemble has error^2 = (c/N)^2 + v/(N seeds), so it must be wide *and* many; both constants are measured on 400 networks of N = 125.
+    Each width that can reach the solver's error at all is priced with the seeds it needs. Matrices in float32, where that is twice as fast.
+    """
+    truth = solve(**task | {"samples": 128 * 8000, "seed": 1000}).f
+    scale = np.linalg.norm(truth)
+    small = simulate(width=125, seeds=400, dtype=torch.float32, **task)
+    noise2 = (np.linalg.norm(small.stderr.f) / scale) ** 2
+    shift = 125 * max(0.0, (np.linalg.norm(small.f - truth) / scale) ** 2 - noise2) ** 0.5
+    spread = 125 * 400 * noise2
+    print(f"finite networks: error^2 = ({shift:.2f}/N)^2 + {spread:.2f}/(N seeds), relative to |f|")
+    for samples, seeds in ((8000, 6), (128000, 3)):
+        ours, own, theirs = [], [], {width: [] for width in (250, 500, 1000, 2000, 4000)}
+        for seed in range(seeds):
+            seconds, found = timed(solve, **task | {"seed": seed, "samples": samples})
+            ours.append(seconds)
+            own.append(np.linalg.norm(found.f - truth) / scale)
+            for width, times in theirs.items():
+                count = max(1, 8 * 250**2 // width**2)
+                times.append(timed(simulate, width=width, seeds=count, dtype=torch.float32, **task)[0] / count)
+        target, mine = float(np.sqrt(np.mean(np.square(own)))), statistics.median(ours)
+        print(f"solve, S = {samples}: {100 * target:.3f} % from the truth in {mine:.2f} s")
+        ratios = []
+        for width, times in theirs.items():
+            room = target**2 - (shift / width) ** 2
+            if room > 0:
+                price = max(1.0, spread / width / room) * statistics.median(times)
+                ratios.append(price / mine)
+                print(f"  N = {width:4d}: {spread / width / room:5.0f} networks, {price:6.1f} s, ratio {ratios[-1]:.1f}")
+            else:
+                print(f"  N = {width:4d}: cannot, its bias is {100 * shift / width:.2f} %")
+        print(f"  cheapest ensemble of the same accuracy / solve: {min(ratios, default=float('inf')):.1f}")
 
 
 def main() -> None:
@@ -64,14 +96,7 @@ def main() -> None:
     for name, value in seconds.items():
         print(f"{name:28s} {value:6.2f} s   x {value / first:5.2f}")
 
-    # Finite networks carry an O(1/N) error no ensemble averages away, so width is as much a part of accuracy as seeds:
-    # N = 1000 leaves about .1 % in f. Seeds are then chosen to give the solver's standard error.
-    theory = error(solve(**task))
-    pilot = simulate(width=1000, seeds=12, dtype=torch.float32, **task)
-    seeds = max(2, round(12 * (error(pilot) / theory) ** 2))
-    pair = interleaved({"theory": (solve, task), "networks": (simulate, task | {"width": 1000, "seeds": seeds, "dtype": torch.float32})}, 3)
-    print(f"accuracy {100 * theory:.2f} % in f: solve {pair['theory']:.2f} s; {seeds} networks, N = 1000: {pair['networks']:.2f} s;"
-          f" ratio {pair['networks'] / pair['theory']:.1f}")  # fmt: skip
+    same_accuracy(task)
 
     if options.large:
         task = data(16) | CASE | {"steps": 100, "depth": 8}

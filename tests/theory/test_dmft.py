@@ -47,24 +47,30 @@ def test_reproducible_and_seeded(x, y):
     assert np.abs(first.f - other.f).max() > 0
 
 
-def test_starts_lazy(x, y):
-    """The kernel at t = 0 is the lazy one within error bars; a gamma_0 = .01 network stays there."""
+def test_starts_lazy_without_an_anchor(y):
+    """Eight points are too many for weights on 500 pairs: the kernel at t = 0 is sampled, and right within its error bars."""
+    x = np.random.default_rng(5).standard_normal((8, 12))
     for activation in ("relu", "erf"):
-        kernels = lazy(x, depth=3, activation=activation)
-        found = solve(x, y, **CASE | {"activation": activation, "gamma0": 0.01, "lr": 0.2, "samples": 16000})
-        z = np.abs(found.ntk[0] - kernels.ntk) / found.stderr.ntk[0]
-        assert z.max() < 4
-        assert np.abs(found.f - kernels.train(y, lr=0.2, steps=10)).max() < 4 * found.stderr.f.max()
+        found = solve(x, np.ones(8), depth=3, activation=activation, lr=0.2, steps=1, samples=16000)
+        z = np.abs(found.ntk[0] - lazy(x, depth=3, activation=activation).ntk) / found.stderr.ntk[0]
+        assert 0 < np.sqrt(np.mean(z**2)) < 2
 
 
 def test_error_halves_with_four_times_the_samples(x, y):
-    """Distances of independent solves from their mean; each ratio is known to sqrt(2/7) / 2 in log."""
+    """Scatter of 16 independent solves each: the log of a ratio of two such is known to sqrt(1/15), over all entries to less."""
     scatter = []
-    for samples in (1000, 4000, 16000):
-        runs = np.stack([solve(x, y, **CASE | {"samples": samples, "seed": seed}).f for seed in range(8)])
+    for samples in (4000, 16000):
+        runs = np.stack([solve(x, y, **CASE | {"samples": samples, "seed": seed, "steps": 6}).f for seed in range(16)])
         scatter.append(np.sqrt(runs.var(0, ddof=1).mean()))
-    slope = np.polyfit(np.log([1000, 4000, 16000]), np.log(scatter), 1)[0]
-    assert slope == pytest.approx(-0.5, abs=0.15)
+    assert np.log2(scatter[0] / scatter[1]) == pytest.approx(1, abs=0.5)
+
+
+def test_the_start_is_exact(x, y):
+    """Anchored samples: the NTK at t = 0 is the lazy one to rounding, and so is all of training as gamma_0 -> 0."""
+    kernels = lazy(x, depth=3, activation="tanh")
+    found = solve(x, y, **CASE | {"gamma0": 1e-6})
+    np.testing.assert_allclose(found.ntk[0], kernels.ntk, rtol=1e-9)
+    np.testing.assert_allclose(found.f, kernels.train(y, lr=0.4, steps=10), atol=1e-4)
 
 
 def test_stderr_is_honest_near_the_edge(x, y):

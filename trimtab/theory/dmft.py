@@ -20,6 +20,7 @@ import torch
 from scipy import stats
 
 from trimtab.errors import faults
+from trimtab.theory.anchor import Anchor, Unreachable
 from trimtab.theory.depths import extrapolate
 from trimtab.theory.dynamics import run
 from trimtab.theory.fields import GaussianSites
@@ -43,10 +44,14 @@ def _depths(task: Problem) -> tuple[int, ...]:
     return _LADDER if math.isinf(task.depth) else (int(task.depth),)
 
 
-def _block(task: Problem, samples: int, seed: int, responses: bool, tick) -> dict:
+def _block(task: Problem, samples: int, seed: int, responses: bool, tick, anchor: Anchor | None) -> dict:
     """One independent solution at finite depth."""
     tol, share = (_TOL_LINEAR, 1.0) if _exact(task) else (_TOL, 0.5)
-    result = run(task, GaussianSites(task, samples, seed, responses=responses, tol=tol, share=share), tick)
+    sites = GaussianSites(task, samples, seed, responses=responses, tol=tol, share=share, anchor=anchor)
+    try:
+        result = run(task, sites, tick)
+    except Unreachable:
+        return _block(task, samples, seed, responses, tick, None)
     end = int(result.diverged[0])
     return public_fields(task, result.f[0], result.phi[0], result.g[0]) | {"diverged": end if end <= task.steps else None}
 
@@ -56,14 +61,18 @@ class _Average:
 
     def __init__(self, task: Problem, size: int, responses: bool, tick):
         self.task, self.size, self.responses, self.tick = task, size, responses, tick
+        self.levels = [task.at_depth(depth) if math.isinf(task.depth) else task for depth in _depths(task)]
+        self.anchors = [Anchor(level) if not _exact(task) and Anchor.fits(level, size // 2) else None for level in self.levels]
         self.moments: dict[str, Moments] = {}
         self.left: dict[str, Moments] = {}
         self.diverged: int | None = None
         self.count = 0
 
     def add(self, seed: int) -> None:
-        levels = [self.task.at_depth(depth) if math.isinf(self.task.depth) else self.task for depth in _depths(self.task)]
-        ladder = [_block(task, self.size, (seed * 64 + self.count) * 64 + i, self.responses, self.tick) for i, task in enumerate(levels)]
+        ladder = [
+            _block(level, self.size, (seed * 2**12 + self.count) * 8 + i, self.responses, self.tick, anchor)
+            for i, (level, anchor) in enumerate(zip(self.levels, self.anchors, strict=True))
+        ]
         found, left = extrapolate(ladder, order=1) if len(ladder) > 1 else (ladder[0], {})
         end = found.pop("diverged")
         if end is not None:

@@ -35,6 +35,10 @@ class Sites(Protocol):
 
     start: torch.Tensor  # chi (n, P, S)
     readout: torch.Tensor  # w0 (n, C, S)
+    weights: torch.Tensor | None  # (S,) of mean 1, if averages over sites are weighted
+
+    def settle(self, features: list[torch.Tensor], gradients: list[torch.Tensor]) -> None:
+        """Called once, after step 0, with phi(h^l(0)) (n, P, S) and g^l(0) (n, P C, S) of all layers; may set the weights."""
 
     def forward(self, layer: int, phi: torch.Tensor) -> torch.Tensor:
         """U (n, P, S) from phi(h^layer(t)) of the same shape."""
@@ -86,6 +90,7 @@ def run(task: Problem, sites: Sites, tick: Callable[[], None] = lambda: None) ->
             break
         if zero is None:
             zero = f
+            _settle(task, sites, result, features, gradients)
         result.f[:, t] = f - zero
         bad = ~torch.isfinite(f).flatten(1).all(1) | (f.abs().flatten(1).amax(1) > _HUGE)
         result.diverged = torch.where(bad, result.diverged.clamp(max=t), result.diverged)
@@ -98,6 +103,23 @@ def run(task: Problem, sites: Sites, tick: Callable[[], None] = lambda: None) ->
             result.phi[index, :, end * points :] = result.phi[index, :, :, end * points :] = float("nan")
             result.g[index, :, end * points :] = result.g[index, :, :, end * points :] = float("nan")
     return result
+
+
+def _weighted(sites: Sites, x: torch.Tensor) -> torch.Tensor:
+    return x if sites.weights is None else x * sites.weights
+
+
+def _settle(task, sites, result, features, gradients) -> None:
+    points, outputs = task.points, task.outputs
+    start = [x[:, :points] for x in features], [x[:, : points * outputs] for x in gradients]
+    sites.settle(*start)
+    if sites.weights is None:
+        return
+    for layer, (phi, g) in enumerate(zip(*start, strict=True)):
+        _record(result.phi, layer, 0, _weighted(sites, phi) @ phi.transpose(1, 2) / phi.shape[2])
+        row = _weighted(sites, g) @ g.transpose(1, 2) / g.shape[2]
+        row = row.reshape(-1, points, outputs, points, outputs)
+        _record(result.g, layer, 0, torch.einsum("nmcvc->nmv", row) / outputs)
 
 
 def _step(task, sites, t, result, features, gradients, delta, zero) -> torch.Tensor:
@@ -125,7 +147,7 @@ def _step(task, sites, t, result, features, gradients, delta, zero) -> torch.Ten
         value, slope = task.activation.both(h)
         slopes.append(slope)
         features[layer][:, past : past + points] = value
-        row = value @ features[layer][:, : past + points].transpose(1, 2) / width
+        row = _weighted(sites, value) @ features[layer][:, : past + points].transpose(1, 2) / width
         _record(result.phi, layer, t, row)
         if layer < depth:
             h = next_layer(h, sites.forward(layer, value), row, layer)
@@ -138,16 +160,16 @@ def _step(task, sites, t, result, features, gradients, delta, zero) -> torch.Ten
         for layer in range(depth + 1):
             seen = task.activation(h)
             if layer < depth:
-                h = next_layer(h, sites.look(layer, seen), seen @ features[layer][:, :past].transpose(1, 2) / width, layer)
+                h = next_layer(h, sites.look(layer, seen), _weighted(sites, seen) @ features[layer][:, :past].transpose(1, 2) / width, layer)
         value = torch.cat([value, seen], 1)
-    f = value @ w.transpose(1, 2) / (width * task.gamma0)
+    f = _weighted(sites, value) @ w.transpose(1, 2) / (width * task.gamma0)
     centred = f - (f if zero is None else zero)
     delta[:, t] = signal(task.loss, centred[:, :points], task.y)
 
     g = (slopes[depth][:, :, None] * w[:, None]).reshape(count, size, width)
     for layer in range(depth, -1, -1):
         gradients[layer][:, past_g : past_g + size] = g
-        row = g @ gradients[layer][:, : past_g + size].transpose(1, 2) / width
+        row = _weighted(sites, g) @ gradients[layer][:, : past_g + size].transpose(1, 2) / width
         blocks = row.reshape(count, points, outputs, t + 1, points, outputs)
         _record(result.g, layer, t, torch.einsum("nmcsvc->nmsv", blocks).reshape(count, points, past + points) / outputs)
         if layer == 0:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import torch
 
+from trimtab.theory.anchor import Anchor
 from trimtab.theory.dynamics import Diverged
 from trimtab.theory.problem import Problem
 
@@ -43,22 +44,27 @@ class Rows:
         self.count = needed
 
 
-def _deflate(x: torch.Tensor, basis: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """x = M basis + rest, for basis rows of mean square one; twice, because once leaves rounding in the rest."""
-    width = x.shape[1]
-    first = x @ basis.T / width
+def _mean(x: torch.Tensor, y: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+    """E[x y^T] over sites."""
+    return (x if weights is None else x * weights) @ y.T / x.shape[1]
+
+
+def _deflate(x: torch.Tensor, basis: torch.Tensor, weights: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """x = M basis + rest, for an orthonormal basis; twice, because once leaves rounding in the rest."""
+    first = _mean(x, basis, weights)
     rest = x - first @ basis
-    second = rest @ basis.T / width
+    second = _mean(rest, basis, weights)
     return first + second, rest - second @ basis
 
 
 class Noise:
-    """Standard normal rows (k, H), orthonormal (times sqrt H) to all earlier ones while these fill at most `share` of the space,
+    """Standard normal rows (k, H), orthonormal (E[eps eps^T] = 1) to all earlier ones while these fill at most `share` of the space,
     to the same field's own after that."""
 
     def __init__(self, half: int, generator: torch.Generator, share: float, constant: bool):
         self.half, self.generator = half, generator
         self.limit = int(share * half)
+        self.weights: torch.Tensor | None = None
         self.all = Rows(half)
         if constant:
             self.all.append(torch.ones(1, half, dtype=torch.float64))
@@ -66,8 +72,10 @@ class Noise:
     def fresh(self, count: int, *bases: torch.Tensor) -> torch.Tensor:
         rows = torch.randn(count, self.half, generator=self.generator, dtype=torch.float64)
         for basis in bases:
-            rows = _deflate(rows, basis)[1]
-        return torch.linalg.qr(rows.T)[0].T * self.half**0.5 if count else rows
+            rows = _deflate(rows, basis, self.weights)[1]
+        for _ in range(2):  # Cholesky, not QR: each site's noise stays normal whatever its weight
+            rows = torch.linalg.solve_triangular(torch.linalg.cholesky(_mean(rows, rows, self.weights)), rows, upper=False)
+        return rows
 
     def draw(self, count: int, own: torch.Tensor) -> torch.Tensor:
         if self.all.count + count <= self.limit:
@@ -83,19 +91,21 @@ class Field:
     def __init__(self, width: int, noise: Noise, tol: float):
         self.basis, self.eps, self.noise, self.tol = Rows(width), Rows(noise.half), noise, tol
 
-    def extend(self, x: torch.Tensor) -> torch.Tensor:
-        """Take x (k, S) in and draw its partner's value (k, H), given the partner's past."""
-        width = x.shape[1]
-        known, rest = _deflate(x, self.basis.value)
-        scale = float((x * x).mean())
-        covariance = rest @ rest.T / width
+    def extend(self, x: torch.Tensor, weights: torch.Tensor | None, exact: torch.Tensor | None = None) -> torch.Tensor:
+        """Take x (k, S) in and draw its partner's value (k, H), given the partner's past. `exact`: E[x x^T] where it is known."""
+        known, rest = _deflate(x, self.basis.value, weights)
+        covariance = _mean(rest, rest, weights) if exact is None else exact
         if not torch.isfinite(covariance).all():
             raise Diverged
-        lam, vectors = torch.linalg.eigh(covariance)
+        scale = float(_mean(x, x, weights).diagonal().mean())
+        lam, vectors = torch.linalg.eigh((covariance + covariance.T) / 2)
         keep = lam > max(self.tol * scale, 1e-300)
+        drawn = known @ self.eps.value
+        if not keep.any():
+            return drawn
         lam, vectors = lam[keep], vectors[:, keep]
         eps = self.noise.draw(len(lam), self.eps.value)
-        drawn = known @ self.eps.value + (vectors * lam.sqrt()) @ eps
+        drawn = drawn + (vectors * lam.sqrt()) @ eps
         self.basis.append((vectors / lam.sqrt()).T @ rest)
         self.eps.append(eps)
         return drawn
@@ -104,8 +114,9 @@ class Field:
 class GaussianSites:
     """S = 2 H sampled sites of the infinitely wide network, as `dynamics.Sites`."""
 
-    def __init__(self, task: Problem, samples: int, seed: int, *, responses: bool, tol: float, share: float):
-        self.half, self.task, self.responses = samples // 2, task, responses
+    def __init__(self, task: Problem, samples: int, seed: int, *, responses: bool, tol: float, share: float, anchor: Anchor | None = None):
+        self.half, self.task, self.responses, self.anchor = samples // 2, task, responses, anchor
+        self.weights: torch.Tensor | None = None
         generator = torch.Generator().manual_seed(seed)
         self.even = Noise(self.half, generator, share, constant=True)  # chi, u: equal in both sites of a pair
         self.odd = Noise(self.half, generator, share, constant=False)  # w0, r: opposite
@@ -122,8 +133,17 @@ class GaussianSites:
         self.start = torch.cat([start, start], 1)[None]
         self.readout = torch.cat([readout, -readout], 1)[None]
 
+    def settle(self, features: list[torch.Tensor], gradients: list[torch.Tensor]) -> None:
+        if self.anchor is None:
+            return
+        half = self.anchor.weights([x[0, :, : self.half] for x in features], [x[0, :, : self.half] for x in gradients])
+        self.weights = torch.cat([half, half])
+        for noise in (self.even, self.odd, self.passing):
+            noise.weights = half
+        self.anchor = None
+
     def forward(self, layer: int, phi: torch.Tensor) -> torch.Tensor:
-        drawn = self.phi[layer].extend(phi[0])
+        drawn = self.phi[layer].extend(phi[0], self.weights, self.anchor and self.anchor.phi[layer])
         return (torch.cat([drawn, drawn], 1) + self._response(layer, phi[0]))[None]
 
     def _response(self, layer: int, x: torch.Tensor) -> torch.Tensor:
@@ -131,14 +151,14 @@ class GaussianSites:
         partner, half = self.g[layer], self.half
         if not self.responses:
             return torch.zeros_like(x)
-        return ((x[:, :half] - x[:, half:]) @ partner.eps.value.T / (2 * half)) @ partner.basis.value
+        return _mean((x[:, :half] - x[:, half:]) / 2, partner.eps.value, self.odd.weights) @ partner.basis.value
 
     def backward(self, layer: int, g: torch.Tensor) -> torch.Tensor:
         x, half, partner = g[0], self.half, self.phi[layer]
-        drawn = self.g[layer].extend(x)
+        drawn = self.g[layer].extend(x, self.weights, self.anchor and self.anchor.gradient(layer + 1))
         field = torch.cat([drawn, -drawn], 1)
         if self.responses:
-            field = field + ((x[:, :half] + x[:, half:]) @ partner.eps.value.T / (2 * half)) @ partner.basis.value
+            field = field + _mean((x[:, :half] + x[:, half:]) / 2, partner.eps.value, self.even.weights) @ partner.basis.value
         return field[None]
 
     # Test points: noise given all that training has drawn, new at every step, since no output depends on its joint law over time.
@@ -152,14 +172,14 @@ class GaussianSites:
 
     def look(self, layer: int, phi: torch.Tensor) -> torch.Tensor:
         x, own = phi[0], self.phi[layer]
-        known, rest = _deflate(x, own.basis.value)
-        drawn = known @ own.eps.value + self._unseen(rest @ rest.T / (2 * self.half))
+        known, rest = _deflate(x, own.basis.value, self.weights)
+        drawn = known @ own.eps.value + self._unseen(_mean(rest, rest, self.weights))
         return (torch.cat([drawn, drawn], 1) + self._response(layer, x))[None]
 
     def _unseen(self, covariance: torch.Tensor) -> torch.Tensor:
         if not torch.isfinite(covariance).all():
             raise Diverged
-        lam, vectors = torch.linalg.eigh(covariance)
+        lam, vectors = torch.linalg.eigh((covariance + covariance.T) / 2)
         keep = lam > 1e-14 * float(torch.diagonal(self.task.gram).max())
         count = int(keep.sum())
         room = self.half - self.even.all.count - sum(map(len, self.used)) >= count

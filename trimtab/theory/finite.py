@@ -29,6 +29,8 @@ _BATCH_BYTES = 2**25  # matrices trained side by side: small networks share the 
 class Networks:
     """The initial weights of one network per seed."""
 
+    weights = None
+
     def __init__(self, task: Problem, width: int, seeds: list[int], dtype: torch.dtype):
         draws = [torch.Generator().manual_seed(seed) for seed in seeds]
         inputs = task.inputs.shape[1]
@@ -52,6 +54,9 @@ class Networks:
 
     def test_start(self):
         return self._test_start
+
+    def settle(self, features, gradients):
+        pass
 
     def _times(self, field, matrix):
         return (field.to(matrix.dtype) @ matrix).to(field.dtype) / math.sqrt(matrix.shape[-1])
