@@ -163,11 +163,11 @@ def problem(
 ) -> Problem:  # fmt: skip
     """Check all arguments at once and put them in the units of the limit.
 
-    >>> problem([[1.0, 0.0]], [1.0, 2.0], depth=0, activation="relu", lr=0.1, steps=5)
+    >>> problem([[1.0, 0.0]], [1.0, 2.0], depth=1, activation="relu", lr=0.1, steps=0)
     Traceback (most recent call last):
     trimtab.errors.InputError: 2 faults in the arguments
       - y: needs one target per row of x, x is (P, D) = (1, 2), y is (2,).
-      - depth: the number of residual branches L must be an integer >= 1 or math.inf, got 0. For a network without branches pass beta=0, depth=1: the two-layer mean field network.
+      - steps: the number of gradient steps T must be an integer >= 1, got 0.
     """
     problems: list[str] = []
     x, y = _array("x", x, problems), _array("y", y, problems)
