@@ -30,6 +30,14 @@ def test_two_solvers_one_network(name, x, y, distance):
     for field in ("f", "loss", "phi", "g", "ntk", "f_test"):
         assert distance(getattr(sampled, field), getattr(exact, field)) < 1e-8, field
     assert (sampled.stderr.f == 0).all()
+    if exact.a is None:
+        assert sampled.a is None and exact.f.ndim == 3
+        return
+    # responses of times that coincide are not unique, what they give to a site is: <phi(t) r(s)> = sum_{s'} A(t,s') G(s',s)
+    for response, kernel in (("a", "g"), ("b", "phi")):
+        layers = slice(1, None) if kernel == "g" else slice(0, -1)
+        given = [np.einsum("ltsmn,lsund->ltumd", getattr(run, response), getattr(run, kernel)[layers]) for run in (sampled, exact)]
+        assert np.abs(given[0] - given[1]).max() < 1e-8 * np.abs(exact.phi).max(), response
 
 
 @pytest.mark.parametrize("depth", [1, 4])
@@ -62,6 +70,17 @@ def test_depth_error_is_first_order_and_richardson_second(x, y):
     assert np.linalg.norm(limit.depth_error.f) < 5e-4 * np.linalg.norm(limit.f)
     assert limit.phi.shape == (5, 9, 9, 3, 3)
     np.testing.assert_allclose(limit.ntk[0], lazy(x, depth=math.inf, activation="linear").ntk, rtol=3e-4)
+
+
+def test_responses_are_causal_and_scale_as_the_root_of_depth(x, y):
+    """A(t,s) for s < t, B(t,s) for s <= t; L^1/2 A^l has a limit at alpha = 1/2 (THEORY 3.2)."""
+    case = {"lr": 0.1, "steps": 5}
+    found = linear(x, y, depth=4, **case)
+    assert found.a.shape == (4, 6, 6, 3, 3) and np.abs(found.a).max() > 1e-3
+    for t in range(6):
+        assert (found.a[:, t, t:] == 0).all() and (found.b[:, t, t + 1 :] == 0).all()
+    deep, deeper = (linear(x, y, depth=depth, **case).a[depth // 2] * depth**0.5 for depth in (32, 64))
+    assert np.abs(deep - deeper).max() < 0.05 * np.abs(deeper).max()
 
 
 def test_depth_error_estimate_covers(x, y):

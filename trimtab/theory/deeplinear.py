@@ -20,7 +20,7 @@ from trimtab.errors import InputError
 from trimtab.theory.depths import extrapolate
 from trimtab.theory.losses import signal
 from trimtab.theory.problem import Problem, problem
-from trimtab.theory.results import Stderr, Trajectory, public_fields
+from trimtab.theory.results import Stderr, Trajectory, public_fields, responses_of
 
 _LADDER = (4, 8, 16, 32)  # depths extrapolated to infinity
 _ERRORS = ("f", "loss", "ntk", "f_test")
@@ -123,7 +123,10 @@ def _solve(task: Problem, responses: bool) -> dict:
                 coefficients = (grad[layer][here_g, past_g].reshape(size, t, points, outputs) * pull).sum(-1)
                 field = field + b * rate * coefficients.reshape(size, -1) @ train
             back = back + b * field
-    return _fields(task, f - f[0], phi, grad, end)
+    trained = torch.arange(times * total).reshape(times, total)[:, :points].reshape(-1)
+    a = torch.stack([h[layer][trained][:, sources.blocks[sources.r(layer)]] for layer in range(depth)])
+    b = torch.stack([g[layer + 1][:, sources.blocks[sources.u(layer)]][:, trained] for layer in range(depth)])
+    return _fields(task, f - f[0], phi, grad, end) | responses_of(task, responses * a, responses * b, end)
 
 
 def _fields(task: Problem, f, phi, grad, end: int) -> dict:

@@ -6,12 +6,16 @@ F(L) = F(inf) + c1/L + c2/L^2 + ... (THEORY 3.2). On depths L, 2L, 4L, ... Nevil
     F_{i,0} = F(2^i L)        F_{i,k} = F_{i,k-1} + (F_{i,k-1} - F_{i-1,k-1}) / (2^k - 1)
 
 An entry of column k is off by O(L^-(k+1)); with two of them the next step of the table is the error estimate, with one it is the step that
-led to it. Kernels are compared at equal layer time tau, on the layers of the shallowest depth.
+led to it. Kernels are compared at equal layer time tau, on the layers of the shallowest depth; responses are A^l = L^-1/2 A(tau), so L^1/2 A^l is.
 """
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
+
+_LAYERED = ("phi", "g", "a", "b")
 
 
 def neville(levels: list[np.ndarray], order: int) -> tuple[np.ndarray, np.ndarray]:
@@ -38,6 +42,8 @@ def extrapolate(ladder: list[dict], order: int) -> tuple[dict, dict]:
         elif value is None:
             limit[name] = left[name] = None
         else:
-            aligned = [level[name][:: 2**i] if name in ("phi", "g") else level[name] for i, level in enumerate(ladder)]
+            aligned = [level[name][:: 2**i] if name in _LAYERED else level[name] for i, level in enumerate(ladder)]
+            if name in ("a", "b"):
+                aligned = [math.sqrt(len(level[name])) * value for level, value in zip(ladder, aligned, strict=True)]
             limit[name], left[name] = neville(aligned, order)
     return limit, left

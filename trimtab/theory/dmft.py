@@ -26,7 +26,7 @@ from trimtab.theory.dynamics import run
 from trimtab.theory.fields import GaussianSites
 from trimtab.theory.losses import mean_loss
 from trimtab.theory.problem import Problem, problem
-from trimtab.theory.results import Moments, Stderr, Trajectory, public_fields
+from trimtab.theory.results import Moments, Stderr, Trajectory, public_fields, responses_of
 
 _BLOCK = 2000  # samples per block to start with: the bias of a block is O(rank / samples), here below its scatter
 _LADDER = (4, 8, 16)  # depths extrapolated to infinity
@@ -53,7 +53,8 @@ def _block(task: Problem, samples: int, seed: int, responses: bool, tick, anchor
     except Unreachable:
         return _block(task, samples, seed, responses, tick, None)
     end = int(result.diverged[0])
-    return public_fields(task, result.f[0], result.phi[0], result.g[0]) | {"diverged": end if end <= task.steps else None}
+    found = public_fields(task, result.f[0], result.phi[0], result.g[0]) | responses_of(task, sites.a, sites.b, end)
+    return found | {"diverged": end if end <= task.steps else None}
 
 
 class _Average:
@@ -80,7 +81,7 @@ class _Average:
         for store, values in ((self.moments, found), (self.left, left)):
             for name, value in values.items():
                 if value is not None:
-                    store.setdefault(name, Moments()).add(value)
+                    store.setdefault(name, Moments(spread=name in _ERRORS)).add(value)
         self.count += 1
 
     def stderr(self, name: str) -> np.ndarray | None:
@@ -142,7 +143,7 @@ def memory_bytes(task: Problem, size: int) -> int:
     points, gradients, depth, times = task.points, task.points * task.outputs, max(_depths(task)), task.steps + 1
     histories = (depth + 1) * times * (points + gradients) * size
     bases = depth * times * (points + gradients) * (size + size // 2)
-    kernels = 2 * (sum(_depths(task)) + len(_depths(task))) * (times * points) ** 2 * 3
+    kernels = 4 * (sum(_depths(task)) + len(_depths(task))) * (times * points) ** 2 * 2  # Phi, G, A, B of a block, and their means
     return 8 * (histories + min(bases, depth * 2 * size * (size + size // 2)) + kernels)
 
 
@@ -176,6 +177,7 @@ def solve(
     over the trajectory. `responses=False` drops A and B (wrong on purpose). `progress`: True, or a callable (done, total).
 
     Returns `.f` (T+1, P[, C]) centred to f(0) = 0, `.loss` (T+1,), `.phi`, `.g` (L+1, T+1, T+1, P, P), `.ntk` (T+1, P, P), `.f_test`,
+    `.a`, `.b` responses,
     `.stderr` (.f .loss .ntk .f_test), `.tau` layer times, `.diverged`. The memory needed is logged (`trimtab.theory`) before work starts.
 
     >>> net = solve([[1.0, 1.0]], [1.0], depth=2, activation="tanh", lr=0.2, steps=3, samples=2000)

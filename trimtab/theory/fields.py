@@ -86,10 +86,11 @@ class Noise:
 
 
 class Field:
-    """One field's past: whitened basis v (r, S) and the noise (r, H) of its Gaussian partner."""
+    """One field's past: whitened basis v (r, S), the noise (r, H) of its Gaussian partner, and v in terms of x, v = N x(0..t)."""
 
-    def __init__(self, width: int, noise: Noise, tol: float):
-        self.basis, self.eps, self.noise, self.tol = Rows(width), Rows(noise.half), noise, tol
+    def __init__(self, width: int, noise: Noise, tol: float, entries: int):
+        self.basis, self.eps, self.makeup = Rows(width), Rows(noise.half), Rows(entries)
+        self.noise, self.tol, self.seen = noise, tol, 0
 
     def extend(self, x: torch.Tensor, weights: torch.Tensor | None, exact: torch.Tensor | None = None) -> torch.Tensor:
         """Take x (k, S) in and draw its partner's value (k, H), given the partner's past. `exact`: E[x x^T] where it is known."""
@@ -101,12 +102,16 @@ class Field:
         lam, vectors = torch.linalg.eigh((covariance + covariance.T) / 2)
         keep = lam > max(self.tol * scale, 1e-300)
         drawn = known @ self.eps.value
+        own = -known @ self.makeup.value
+        own[:, self.seen : self.seen + len(x)] += torch.eye(len(x), dtype=torch.float64)
+        self.seen += len(x)
         if not keep.any():
             return drawn
         lam, vectors = lam[keep], vectors[:, keep]
         eps = self.noise.draw(len(lam), self.eps.value)
         drawn = drawn + (vectors * lam.sqrt()) @ eps
         self.basis.append((vectors / lam.sqrt()).T @ rest)
+        self.makeup.append((vectors / lam.sqrt()).T @ own)
         self.eps.append(eps)
         return drawn
 
@@ -121,8 +126,11 @@ class GaussianSites:
         self.even = Noise(self.half, generator, share, constant=True)  # chi, u: equal in both sites of a pair
         self.odd = Noise(self.half, generator, share, constant=False)  # w0, r: opposite
         self.passing = Noise(self.half, torch.Generator().manual_seed(seed + 2**40), share, constant=False)  # of test points
-        self.phi = [Field(samples, self.even, tol) for _ in range(int(task.depth))]
-        self.g = [Field(samples, self.odd, tol) for _ in range(int(task.depth))]
+        depth, features = int(task.depth), (task.steps + 1) * task.points
+        self.phi = [Field(samples, self.even, tol, features) for _ in range(depth)]
+        self.g = [Field(samples, self.odd, tol, features * task.outputs) for _ in range(depth)]
+        self.a = torch.zeros(depth, features, features * task.outputs, dtype=torch.float64)  # A^l(t,s), rows (t, mu), columns (s, nu, c)
+        self.b = torch.zeros(depth, features * task.outputs, features, dtype=torch.float64)
 
         readout = self.odd.draw(task.outputs, self.odd.all.value)
         lam, vectors = torch.linalg.eigh(task.gram[: task.points, : task.points])
@@ -143,23 +151,25 @@ class GaussianSites:
         self.anchor = None
 
     def forward(self, layer: int, phi: torch.Tensor) -> torch.Tensor:
-        drawn = self.phi[layer].extend(phi[0], self.weights, self.anchor and self.anchor.phi[layer])
-        return (torch.cat([drawn, drawn], 1) + self._response(layer, phi[0]))[None]
+        own = self.phi[layer]
+        here = slice(own.seen, own.seen + len(phi[0]))
+        drawn = own.extend(phi[0], self.weights, self.anchor and self.anchor.phi[layer])
+        odd = self._odd(layer, phi[0])
+        self.a[layer, here] = odd @ self.g[layer].makeup.value
+        return (torch.cat([drawn, drawn], 1) + odd @ self.g[layer].basis.value)[None]
 
-    def _response(self, layer: int, x: torch.Tensor) -> torch.Tensor:
-        """A g = E[x eps_r^T] v_g; x is correlated with the opposite noise r through its odd part."""
-        partner, half = self.g[layer], self.half
-        if not self.responses:
-            return torch.zeros_like(x)
-        return _mean((x[:, :half] - x[:, half:]) / 2, partner.eps.value, self.odd.weights) @ partner.basis.value
+    def _odd(self, layer: int, x: torch.Tensor) -> torch.Tensor:
+        """E[x eps_r^T], so that A g = E[x eps_r^T] v_g; x is correlated with the opposite noise r through its odd part."""
+        half = self.half
+        return self.responses * _mean((x[:, :half] - x[:, half:]) / 2, self.g[layer].eps.value, self.odd.weights)
 
     def backward(self, layer: int, g: torch.Tensor) -> torch.Tensor:
-        x, half, partner = g[0], self.half, self.phi[layer]
-        drawn = self.g[layer].extend(x, self.weights, self.anchor and self.anchor.gradient(layer + 1))
-        field = torch.cat([drawn, -drawn], 1)
-        if self.responses:
-            field = field + _mean((x[:, :half] + x[:, half:]) / 2, partner.eps.value, self.even.weights) @ partner.basis.value
-        return field[None]
+        x, half, own, partner = g[0], self.half, self.g[layer], self.phi[layer]
+        here = slice(own.seen, own.seen + len(x))
+        drawn = own.extend(x, self.weights, self.anchor and self.anchor.gradient(layer + 1))
+        even = self.responses * _mean((x[:, :half] + x[:, half:]) / 2, partner.eps.value, self.even.weights)
+        self.b[layer, here] = even @ partner.makeup.value
+        return (torch.cat([drawn, -drawn], 1) + even @ partner.basis.value)[None]
 
     # Test points: noise given all that training has drawn, new at every step, since no output depends on its joint law over time.
 
@@ -174,7 +184,7 @@ class GaussianSites:
         x, own = phi[0], self.phi[layer]
         known, rest = _deflate(x, own.basis.value, self.weights)
         drawn = known @ own.eps.value + self._unseen(_mean(rest, rest, self.weights))
-        return (torch.cat([drawn, drawn], 1) + self._response(layer, x))[None]
+        return (torch.cat([drawn, drawn], 1) + self._odd(layer, x) @ self.g[layer].basis.value)[None]
 
     def _unseen(self, covariance: torch.Tensor) -> torch.Tensor:
         if not torch.isfinite(covariance).all():

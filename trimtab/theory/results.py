@@ -41,6 +41,8 @@ class Trajectory:
     `tau` = (l - 1)/L is the layer time of `phi[l - 1]` and `g[l - 1]`. `diverged` is the first step whose output is not a
     number any more (None: never); from there on all fields are nan and `loss` is inf. `depth_error` estimates what the
     extrapolation to infinite depth leaves (None at finite depth). `variance` (ensembles only) holds N x variance over seeds.
+    `a`, `b` (L, T+1, T+1, P, P) are the responses A^l(t,s), s < t, and B^l(t,s), s <= t, of the limit with one output; times L^1/2, which is what has
+    a limit, at infinite depth. Where fields of different times coincide only their sum over s means anything.
     """
 
     f: np.ndarray
@@ -55,6 +57,8 @@ class Trajectory:
     samples: int = 0
     depth_error: Stderr | None = None
     variance: Trajectory | None = None
+    a: np.ndarray | None = None
+    b: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         if self.diverged is not None:
@@ -93,19 +97,33 @@ def public_fields(task: Problem, f, phi, g) -> dict[str, np.ndarray | None]:
 
 
 class Moments:
-    """Mean and variance over runs, one at a time (Welford), so that no ensemble of kernels is ever held."""
+    """Mean and (if `spread`) variance over runs, one at a time (Welford), so that no ensemble of kernels is ever held."""
 
-    def __init__(self):
-        self.count, self.mean, self.spread = 0, None, None
+    def __init__(self, *, spread: bool = True):
+        self.count, self.mean, self.spread = 0, None, np.zeros(()) if spread else None
 
     def add(self, value: np.ndarray) -> None:
-        if self.mean is None:
-            self.mean, self.spread = np.zeros_like(value), np.zeros_like(value)
         self.count += 1
+        if self.mean is None:
+            self.mean, self.spread = value.copy(), None if self.spread is None else np.zeros_like(value)
+            return
         step = value - self.mean
         self.mean += step / self.count
-        self.spread += step * (value - self.mean)
+        if self.spread is not None:
+            self.spread += step * (value - self.mean)
 
     @property
     def variance(self) -> np.ndarray:
         return self.spread / (self.count - 1) if self.count > 1 else np.full_like(self.spread, np.nan)
+
+
+def responses_of(task: Problem, a: torch.Tensor, b: torch.Tensor, end: int) -> dict[str, np.ndarray | None]:
+    """A, B from (L, (T+1) P, (T+1) P); undefined for several outputs, whose responses have no average."""
+    if task.outputs > 1:
+        return {"a": None, "b": None}
+    found = {}
+    for name, kernel in (("a", a), ("b", b)):
+        kernel = kernel.clone()
+        kernel[:, end * task.points :] = kernel[:, :, end * task.points :] = math.nan
+        found[name] = unflatten(kernel, task.points).numpy()
+    return found
