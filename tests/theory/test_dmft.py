@@ -131,6 +131,26 @@ def test_infinite_depth(x, y):
     assert (np.abs(wavy.f - deep.f) <= error).all()
 
 
+def test_without_branches_it_is_the_two_layer_network(x, y, distance):
+    """beta = 0: h = W0 x and a readout, trained: the mean field two-layer network, at any depth."""
+    case = {"activation": "erf", "lr": 0.4, "steps": 10, "beta": 0.0, "gamma0": 2.0}
+    one, three = solve(x, y, depth=1, samples=4000, **case), solve(x, y, depth=3, samples=4000, **case)
+    np.testing.assert_allclose(one.phi[0], one.phi[1], atol=1e-12)
+    assert distance(one.f, three.f) < 4 * np.linalg.norm(np.hypot(one.stderr.f, three.stderr.f)) / np.linalg.norm(one.f)
+    agree(one, simulate(x, y, width=1000, seeds=12, depth=1, **case), distance)
+
+
+@pytest.mark.parametrize("x", [np.ones((2, 3)), np.eye(3)[[0, 0, 1]], np.array([[1.0], [2.0], [-1.0]]), np.zeros((1, 2))])
+def test_degenerate_inputs(x):
+    """Equal points, more points than dimensions, a zero input: kernels are singular, the solution is not."""
+    case = {"depth": 2, "activation": "relu", "lr": 0.3, "steps": 5}
+    y = np.linspace(-1, 1, len(x))
+    theory, nets = solve(x, y, samples=4000, **case), simulate(x, y, width=500, seeds=8, **case)
+    assert np.isfinite(theory.ntk).all() and theory.diverged is None
+    error = 4 * np.hypot(theory.stderr.f, nets.stderr.f) + 0.02
+    assert (np.abs(theory.f - nets.f) < error).all()
+
+
 def test_rtol_chooses_samples(x, y):
     found = solve(x, y, rtol=0.005, **CASE | {"samples": 1000})
     assert found.samples > 1000

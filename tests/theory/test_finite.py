@@ -144,5 +144,5 @@ def test_divergence_is_a_result(x, y):
 
 
 def test_bad_input():
-    with pytest.raises(InputError, match="width.*\n.*seeds.*\n.*depth"):
-        simulate([[1.0]], [1.0], width=0, seeds=0, depth=math.inf, activation="tanh", lr=0.1, steps=2)
+    with pytest.raises(InputError, match="width.*\n.*seeds.*\n.*depth.*\n.*responses"):
+        simulate([[1.0]], [1.0], width=0, seeds=0, depth=math.inf, activation="tanh", lr=0.1, steps=2, responses=False)

@@ -10,7 +10,8 @@ RATES = 2.0 ** np.arange(-5, 3)
 
 
 def test_lazy_edge_and_best_rate_are_known(x, y):
-    """gamma_0 -> 0: edge and optimum are those of the frozen kernel on a fine grid, the optimum within the coarse spacing: beside the edge no parabola fits."""
+    """gamma_0 -> 0: edge and optimum are those of the frozen kernel on a fine grid, the optimum within the coarse spacing,
+    because it lies beside the edge, where no parabola fits."""
     kernels = lazy(x, depth=2, activation="linear")
     top = 2 * 3 / np.linalg.eigvalsh(kernels.ntk)[-1]
     fine = top * 2.0 ** np.linspace(-4, 0.5, 900)

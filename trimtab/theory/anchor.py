@@ -75,7 +75,10 @@ def _tilt(z: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         mean = z @ p
         if float(mean.abs().max()) < 1e-12:
             return p * len(p)
-        step = torch.linalg.solve((z * p) @ z.T - torch.outer(mean, mean), mean)
+        try:
+            step = torch.linalg.solve((z * p) @ z.T - torch.outer(mean, mean), mean)
+        except torch.linalg.LinAlgError as singular:  # a product that is the same at all sites, and wrong
+            raise Unreachable from singular
         size = 1.0
         while size > 1e-3:
             after = float(torch.logsumexp((tilt - size * step) @ z, 0)) - math.log(z.shape[1])

@@ -64,13 +64,14 @@ class Networks:
 
 def simulate(
     x, y, *, width, seeds, depth, activation, lr, steps, gamma0=1.0, alpha=0.5, beta=1.0, loss="mse", momentum=0.0, weight_decay=0.0,
-    batches=None, x_test=None, seed=0, dtype=torch.float64,
+    batches=None, x_test=None, samples=None, rtol=None, seed=0, responses=True, dtype=torch.float64,
 ) -> Trajectory:  # fmt: skip
     r"""Train an ensemble of finite networks, exactly as `solve` trains the infinite one (THEORY 1, 3).
 
     `width` N; `seeds`: how many networks, drawn from `seed`, `seed` + 1, ..., or a list of seeds. All other arguments as in `solve`;
-    `depth` is finite. `dtype` is that of the N x N matrices. Fields are means over the ensemble (`.loss` is the mean of the networks' losses),
-    `.stderr` their standard errors, `.variance` N x variance over seeds of every field: Sigma_L for the kernels.
+    `depth` is finite; `samples` and `rtol` are accepted for symmetry and have no effect. `dtype` is that of the N x N matrices.
+    Fields are means over the ensemble (`.loss` is the mean of the networks' losses), `.stderr` their standard errors, `.variance` N x variance
+    over seeds of every field: Sigma_L for the kernels.
 
     >>> net = simulate([[1.0, 1.0]], [1.0], width=32, seeds=4, depth=2, activation="tanh", lr=0.1, steps=3)
     >>> net.f.shape, net.phi.shape, float(net.f[0, 0])
@@ -84,6 +85,8 @@ def simulate(
         problems.append(f"seeds: must be a count >= 1 or a list of seeds, got {seeds!r}.")
     if depth == math.inf:
         problems.append("depth: a finite network needs a finite depth, got inf. Pass an integer, or call solve.")
+    if not responses:
+        problems.append("responses: a finite network cannot do without its responses. Call solve(responses=False).")
     if problems:
         raise faults(f"{len(problems)} fault{'s'[: len(problems) > 1]} in the arguments", problems)
     task = problem(

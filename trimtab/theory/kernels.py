@@ -44,9 +44,7 @@ class Lazy:
         >>> lazy([[1.0]], depth=1, activation="linear").train([1.0], lr=0.1, steps=2)[:, 0].round(4).tolist()
         [0.0, 0.5, 0.75]
         """
-        task = problem(
-            np.eye(len(self.ntk)), y, depth=1, activation="linear", lr=lr, steps=steps, loss=loss, momentum=momentum, batches=batches
-        )
+        task = problem(np.eye(len(self.ntk)), y, depth=1, activation="linear", lr=lr, steps=steps, loss=loss, momentum=momentum, batches=batches)
         gain = torch.from_numpy(self.ntk)
         f = torch.zeros(task.steps + 1, task.points, task.outputs, dtype=torch.float64)
         pull = torch.zeros(task.steps, task.points, task.outputs, dtype=torch.float64)

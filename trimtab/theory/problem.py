@@ -224,4 +224,3 @@ def problem(
         steps=int(steps), gamma0=gamma0, alpha=alpha, beta=beta, loss=loss, a=tensor(a.copy()), d=tensor(d.copy()),
         batch=tensor(weights), single=single,
     )  # fmt: skip
-
