@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from scipy import stats
+from scipy.special import ndtr, stdtrit
 
 from trimtab.errors import faults
 from trimtab.theory.anchor import Anchor, Unreachable
@@ -90,7 +90,7 @@ class _Average:
             return None
         if _exact(self.task):
             return np.zeros_like(self.moments[name].mean)
-        widen = stats.t.ppf(stats.norm.cdf(2.0), self.count - 1) / 2.0
+        widen = stdtrit(self.count - 1, ndtr(2.0)) / 2.0
         return widen * np.sqrt(self.moments[name].variance / self.count)
 
     def relative_error(self) -> float:
