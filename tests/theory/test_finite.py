@@ -8,7 +8,7 @@ import torch
 
 from trimtab.errors import InputError
 from trimtab.theory import lazy, simulate
-from trimtab.theory.finite import Networks
+from trimtab.theory.finite import Networks, init_fluctuation
 from trimtab.theory.problem import problem
 
 PHI = {"tanh": torch.tanh, "relu": torch.relu, "erf": torch.erf}
@@ -132,7 +132,7 @@ def test_fluctuations_at_init_have_their_closed_form(depth):
     """N Var(H^{L+1}) / E[H]^2 = 2 + (4 + 2/L) / (1 + 1/L)^2 for linear networks (THEORY 5)."""
     seeds = 1200
     found = simulate(np.ones((1, 3)), [0.0], width=100, seeds=seeds, depth=depth, activation="linear", lr=1e-9, steps=1)
-    expected = 2 + (4 + 2 / depth) / (1 + 1 / depth) ** 2
+    expected = init_fluctuation(depth)
     ratio = found.variance.phi[-1, 0, 0, 0, 0] / (1 + 1 / depth) ** (2 * depth)
     # a variance of n near-normal draws has relative error sqrt(2/n); its own mean is right to O(1/N)
     assert ratio == pytest.approx(expected, rel=4 * math.sqrt(2 / seeds) + 5 / 100)
