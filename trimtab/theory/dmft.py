@@ -1,0 +1,225 @@
+r"""`solve`: the dynamical mean field theory of training, in one causal pass (arXiv 2309.16620; THEORY 3, 3.1, 3.2).
+
+Sites are sampled (`fields`) and trained (`dynamics`) in independent blocks. The answer is the mean over blocks, its standard error their
+scatter, widened by Student's t because blocks are few. Blocks, not samples, carry the error bar because rich networks near the edge of
+stability amplify Monte-Carlo noise through the kernels all sites share, which no within-run estimate sees.
+
+For phi(h) = h moment-matched noise makes one block exact, if its half holds all noise directions; then there is nothing to average.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from scipy.special import ndtr, stdtrit
+
+from trimtab.errors import faults
+from trimtab.theory.anchor import Anchor, Unreachable
+from trimtab.theory.depths import extrapolate
+from trimtab.theory.dynamics import run
+from trimtab.theory.fields import GaussianSites
+from trimtab.theory.losses import mean_loss
+from trimtab.theory.problem import Problem, problem
+from trimtab.theory.results import Moments, Stderr, Trajectory, public_fields, responses_of
+
+_BLOCK = 2000  # samples per block to start with: the bias of a block is O(rank / samples), here below its scatter
+_LADDER = (4, 8, 16)  # depths extrapolated to infinity
+_TOL, _TOL_LINEAR = 1e-3, 1e-14  # smallest new direction kept, relative to the field's variance
+_GROWTH = 64  # rtol may use this many times the samples asked for
+_ERRORS = ("f", "loss", "ntk", "f_test")
+_log = logging.getLogger("trimtab.theory")
+
+
+def _exact(task: Problem) -> bool:
+    return task.activation.name == "linear"
+
+
+def _depths(task: Problem) -> tuple[int, ...]:
+    return _LADDER if math.isinf(task.depth) else (int(task.depth),)
+
+
+def _block(task: Problem, samples: int, seed: int, responses: bool, tick, anchor: Anchor | None) -> dict:
+    """One independent solution at finite depth."""
+    tol, share = (_TOL_LINEAR, 1.0) if _exact(task) else (_TOL, 0.5)
+    sites = GaussianSites(task, samples, seed, responses=responses, tol=tol, share=share, anchor=anchor)
+    try:
+        result = run(task, sites, tick)
+    except Unreachable:
+        return _block(task, samples, seed, responses, tick, None)
+    end = int(result.diverged[0])
+    found = public_fields(task, result.f[0], result.phi[0], result.g[0]) | responses_of(task, sites.a, sites.b, end)
+    return found | {"diverged": end if end <= task.steps else None}
+
+
+class _Average:
+    """Mean and error bars over blocks, taken in one at a time."""
+
+    def __init__(self, task: Problem, size: int, responses: bool, tick):
+        self.task, self.size, self.responses, self.tick = task, size, responses, tick
+        self.levels = [task.at_depth(depth) if math.isinf(task.depth) else task for depth in _depths(task)]
+        self.anchors = [Anchor(level) if not _exact(task) and Anchor.fits(level, size // 2) else None for level in self.levels]
+        self.moments: dict[str, Moments] = {}
+        self.left: dict[str, Moments] = {}
+        self.diverged: int | None = None
+        self.count = 0
+
+    def add(self, seed: int) -> None:
+        ladder = [
+            _block(level, self.size, (seed * 2**12 + self.count) * 8 + i, self.responses, self.tick, anchor)
+            for i, (level, anchor) in enumerate(zip(self.levels, self.anchors, strict=True))
+        ]
+        found, left = extrapolate(ladder, order=1) if len(ladder) > 1 else (ladder[0], {})
+        end = found.pop("diverged")
+        if end is not None:
+            self.diverged = end if self.diverged is None else min(end, self.diverged)
+        for store, values in ((self.moments, found), (self.left, left)):
+            for name, value in values.items():
+                if value is not None:
+                    store.setdefault(name, Moments(spread=name in _ERRORS)).add(value)
+        self.count += 1
+
+    def stderr(self, name: str) -> np.ndarray | None:
+        """Scatter of the blocks, scaled so that two of it cover what two of a well known one would."""
+        if name not in self.moments:
+            return None
+        if _exact(self.task):
+            return np.zeros_like(self.moments[name].mean)
+        widen = stdtrit(self.count - 1, ndtr(2.0)) / 2.0
+        return widen * np.sqrt(self.moments[name].variance / self.count)
+
+    def relative_error(self) -> float:
+        """|stderr of f| / |f| over the trajectory, as far as it is finite."""
+        error, f = self.stderr("f"), self.moments["f"].mean
+        good = np.isfinite(error) & np.isfinite(f)
+        return float(np.linalg.norm(error[good]) / max(np.linalg.norm(f[good]), 1e-300))
+
+    def trajectory(self) -> Trajectory:
+        found = {name: moments.mean for name, moments in self.moments.items()}
+        f = torch.from_numpy(found["f"].reshape(len(found["f"]), self.task.points, self.task.outputs))
+        # of the mean output: a mean of losses would add half the variance of the blocks
+        found["loss"] = mean_loss(self.task.loss, f, self.task.y).numpy()
+        left = {name: None if name not in self.left else np.abs(self.left[name].mean) for name in _ERRORS}
+        layers = _depths(self.task)[0]
+        return Trajectory(
+            **{"f_test": None} | found, stderr=Stderr(**{name: self.stderr(name) for name in _ERRORS}), tau=np.arange(layers + 1) / layers,
+            diverged=self.diverged, samples=self.count * self.size, depth_error=Stderr(**left) if self.left else None,
+        )  # fmt: skip
+
+
+def _layout(task: Problem, samples) -> tuple[int, int]:
+    """(number of blocks, samples per block), or an error."""
+    problems = []
+    if isinstance(samples, bool) or not isinstance(samples, (int, np.integer)) or samples < 2:
+        raise faults("1 fault in the arguments", [f"samples: must be an even integer >= 2, got {samples!r}."])
+    points, outputs, depth = task.points, task.outputs, max(_depths(task))
+    if _exact(task):
+        directions = 1 + points + task.tests * (depth + 1) + depth * (task.steps + 1) * points
+        directions = max(directions, outputs * (1 + depth * (task.steps + 1) * points))
+        if samples // 2 < directions:
+            problems.append(
+                f"samples: the linear network is exact once samples/2 >= {directions}, the number of its noise directions"
+                f" (depth {depth}, steps {task.steps}, points {points}): got {samples}. Pass samples={2 * directions} or call linear."
+            )
+        blocks, size = 1, 2 * (int(samples) // 2)
+    else:
+        least = 4 * (2 + points * outputs + points + outputs)
+        blocks = next((k for k in (8, 4) if samples // k >= max(least, _BLOCK)), 4 if samples // 4 >= least else 2)
+        size = 2 * (int(samples) // (2 * blocks))
+        if size < least:
+            problems.append(f"samples: {points} points and {outputs} outputs need at least {2 * least} samples, got {samples}.")
+    if problems:
+        raise faults("1 fault in the arguments", problems)
+    return blocks, size
+
+
+def memory_bytes(task: Problem, size: int) -> int:
+    """Most that one block of `size` samples can take: histories, bases with their noise at full rank, kernels."""
+    points, gradients, depth, times = task.points, task.points * task.outputs, max(_depths(task)), task.steps + 1
+    histories = (depth + 1) * times * (points + gradients) * size
+    bases = depth * times * (points + gradients) * (size + size // 2)
+    kernels = 4 * (sum(_depths(task)) + len(_depths(task))) * (times * points) ** 2 * 2  # Phi, G, A, B of a block, and their means
+    return 8 * (histories + min(bases, depth * 2 * size * (size + size // 2)) + kernels)
+
+
+def _ticker(progress, total: int) -> Callable[[], None]:
+    if not progress:
+        return lambda: None
+    done = 0
+
+    def tick() -> None:
+        nonlocal done
+        done += 1
+        if callable(progress):
+            progress(done, max(total, done))
+        else:
+            print(f"\rsolve: step {done} of {max(total, done)}", end="" if done < total else "\n", file=sys.stderr, flush=True)
+
+    return tick
+
+
+def solve(
+    x, y, *, depth, activation, lr, steps, gamma0=1.0, alpha=0.5, beta=1.0, loss="mse", momentum=0.0, weight_decay=0.0,
+    batches=None, x_test=None, samples=8000, rtol=None, seed=0, responses=True, progress=False,
+) -> Trajectory:  # fmt: skip
+    r"""Train the infinitely wide residual network by solving its dynamical mean field theory (THEORY 3).
+
+    `x` (P, D), `y` (P,) or (P, C): training points; `x_test` (Q, D): points only looked at. `depth` L branches beta L^-alpha, or `math.inf`
+    (depths 4, 8, 16 extrapolated, `.depth_error` says how well). `lr`: eta_0, independent of width and depth, one or one per step; the finite
+    network's SGD rate is eta_0 gamma_0^2 N. `gamma0`: richness. `loss`: "mse" (sum_c (f_c - y_c)^2 / 2), "logistic" (y = +-1), "softmax" (labels
+    or probabilities), averaged over the points. `momentum`: heavy ball. `weight_decay`: lambda_0 = gamma_0^2 N lambda_torch, coupled L2.
+    `batches`: one list of point indices per step. `samples` S sites in independent blocks; `rtol`: add samples until |stderr| <= rtol |f|
+    over the trajectory. `responses=False` drops A and B (wrong on purpose). `progress`: True, or a callable (done, total).
+
+    Returns `.f` (T+1, P[, C]) centred to f(0) = 0, `.loss` (T+1,), `.phi`, `.g` (L+1, T+1, T+1, P, P), `.ntk` (T+1, P, P), `.f_test`,
+    `.a`, `.b` responses,
+    `.stderr` (.f .loss .ntk .f_test), `.tau` layer times, `.diverged`. The memory needed is logged (`trimtab.theory`) before work starts.
+
+    >>> net = solve([[1.0, 1.0]], [1.0], depth=2, activation="tanh", lr=0.2, steps=3, samples=2000)
+    >>> net.f.shape, float(net.f[0, 0]), bool(0 < net.f[1, 0] < net.f[2, 0] < net.f[3, 0] < 1)
+    ((4, 1), 0.0, True)
+    """
+    task = problem(
+        x, y, depth=depth, activation=activation, lr=lr, steps=steps, gamma0=gamma0, alpha=alpha, beta=beta, loss=loss, momentum=momentum,
+        weight_decay=weight_decay, batches=batches, x_test=x_test,
+    )  # fmt: skip
+    if rtol is not None and not 0 < rtol < 1:
+        raise faults("1 fault in the arguments", [f"rtol: must be between 0 and 1, got {rtol!r}."])
+    blocks, size = _layout(task, samples)
+    needed = f"{blocks} blocks of {size} samples, at most {memory_bytes(task, size) / 2**30:.2g} GiB"
+    _log.info(needed)
+    if progress is True:
+        print(f"solve: {needed}", file=sys.stderr)
+    tick = _ticker(progress, blocks * len(_depths(task)) * (task.steps + 1))
+    average = _Average(task, size, responses, tick)
+    for _ in range(blocks):
+        average.add(seed)
+    if rtol is None or _exact(task):
+        return average.trajectory()
+    return _refine(average, seed, rtol, limit=_GROWTH * samples)
+
+
+def _refine(average: _Average, seed: int, rtol: float, limit: int) -> Trajectory:
+    """More blocks until |stderr| <= rtol |f|; larger ones while they scatter so much that their bias, of second order, would matter."""
+    while (error := average.relative_error()) > rtol and average.diverged is None:
+        size, scatter = average.size, error * math.sqrt(average.count)
+        if scatter**2 > rtol and 4 * 2 * size <= limit:
+            average = _Average(average.task, 2 * size, average.responses, average.tick)
+            blocks = 4
+        else:
+            blocks = min(math.ceil(average.count * (error / rtol) ** 2 * 1.1), limit // size)
+        if blocks <= average.count:
+            warnings.warn(
+                f"rtol = {rtol:g} was not reached: |stderr|/|f| = {error:.2g} at {average.count * size} samples, {_GROWTH} times those asked for."
+                " Pass more samples, or a looser rtol.",
+                stacklevel=3,
+            )
+            break
+        while average.count < blocks:
+            average.add(seed)
+    return average.trajectory()

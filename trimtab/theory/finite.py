@@ -1,0 +1,124 @@
+r"""The finite twin: an ensemble of residual networks of width N, trained exactly, with the fields of the limit.
+
+Raw N(0,1) weights, every scale a multiplier (THEORY 1), SGD at eta = eta_0 gamma_0^2 N:
+
+    h^1 = D^-1/2 W^0 x     h^{l+1} = h^l + beta L^-alpha N^-1/2 W^l phi(h^l)     f = (gamma_0 N)^-1 w . phi(h^{L+1}) - f(0)
+
+The matrices are never rewritten: gradient descent adds outer products of features and gradients, so W(t) stays d(t) W(0) plus a term of rank
+T P, kept as such (`dynamics`). A step then reads each W(0) twice and writes none; `dtype=torch.float32` halves that for the matrices alone.
+
+Kernels scatter around the limit as N^-1/2 with covariance Sigma_L / N (THEORY 5): `.variance` is N x the variance over seeds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields
+
+import numpy as np
+import torch
+
+from trimtab.errors import faults
+from trimtab.theory.dynamics import run
+from trimtab.theory.problem import Problem, problem
+from trimtab.theory.results import Moments, Stderr, Trajectory, public_fields
+
+_BATCH_BYTES = 2**25  # matrices trained side by side: small networks share the overhead, large ones stay in cache
+
+
+class Networks:
+    """The initial weights of one network per seed."""
+
+    weights = None
+
+    def __init__(self, task: Problem, width: int, seeds: list[int], dtype: torch.dtype):
+        draws = [torch.Generator().manual_seed(seed) for seed in seeds]
+        inputs = task.inputs.shape[1]
+
+        def normal(*shape, kind=torch.float64):
+            return torch.stack([torch.randn(*shape, generator=draw, dtype=kind) for draw in draws])
+
+        self.first = normal(width, inputs)
+        self.readout = normal(task.outputs, width)
+        self.hidden = normal(int(task.depth), width, width, kind=dtype)
+        start = task.inputs @ self.first.transpose(1, 2) / math.sqrt(inputs)
+        self.start, self._test_start = start[:, : task.points], start[:, task.points :]
+
+    def forward(self, layer, phi):
+        return self._times(phi, self.hidden[:, layer].transpose(1, 2))
+
+    look = forward
+
+    def backward(self, layer, g):
+        return self._times(g, self.hidden[:, layer])
+
+    def test_start(self):
+        return self._test_start
+
+    def settle(self, features, gradients):
+        pass
+
+    def _times(self, field, matrix):
+        return (field.to(matrix.dtype) @ matrix).to(field.dtype) / math.sqrt(matrix.shape[-1])
+
+
+def init_fluctuation(depth: float) -> float:
+    """N Var(H^{L+1}) / E[H]^2 of a *linear* residual network at initialisation, alpha = 1/2, beta = 1 (THEORY 5): bounded in depth.
+
+    >>> [round(init_fluctuation(L), 2) for L in (1, 4, 16, 64, math.inf)]
+    [3.5, 4.88, 5.65, 5.91, 6.0]
+    """
+    return 2 + (4 + 2 / depth) / (1 + 1 / depth) ** 2
+
+
+def simulate(
+    x, y, *, width, seeds, depth, activation, lr, steps, gamma0=1.0, alpha=0.5, beta=1.0, loss="mse", momentum=0.0, weight_decay=0.0,
+    batches=None, x_test=None, samples=None, rtol=None, seed=0, responses=True, dtype=torch.float64,
+) -> Trajectory:  # fmt: skip
+    r"""Train an ensemble of finite networks, exactly as `solve` trains the infinite one (THEORY 1, 3).
+
+    `width` N; `seeds`: how many networks, drawn from `seed`, `seed` + 1, ..., or a list of seeds. All other arguments as in `solve`;
+    `depth` is finite; `samples` and `rtol` are accepted for symmetry and have no effect. `dtype` is that of the N x N matrices.
+    Fields are means over the ensemble (`.loss` is the mean of the networks' losses), `.stderr` their standard errors, `.variance` N x variance
+    over seeds of every field: Sigma_L for the kernels.
+
+    >>> net = simulate([[1.0, 1.0]], [1.0], width=32, seeds=4, depth=2, activation="tanh", lr=0.1, steps=3)
+    >>> net.f.shape, net.phi.shape, float(net.f[0, 0])
+    ((4, 1), (3, 4, 4, 1, 1), 0.0)
+    """
+    problems = []
+    if isinstance(width, bool) or not isinstance(width, (int, np.integer)) or width < 1:
+        problems.append(f"width: must be an integer >= 1, got {width!r}.")
+    chosen = list(range(seed, seed + seeds)) if isinstance(seeds, (int, np.integer)) else list(seeds)
+    if not chosen:
+        problems.append(f"seeds: must be a count >= 1 or a list of seeds, got {seeds!r}.")
+    if depth == math.inf:
+        problems.append("depth: a finite network needs a finite depth, got inf. Pass an integer, or call solve.")
+    if not responses:
+        problems.append("responses: a finite network cannot do without its responses. Call solve(responses=False).")
+    if problems:
+        raise faults(f"{len(problems)} fault{'s'[: len(problems) > 1]} in the arguments", problems)
+    task = problem(
+        x, y, depth=depth, activation=activation, lr=lr, steps=steps, gamma0=gamma0, alpha=alpha, beta=beta, loss=loss, momentum=momentum,
+        weight_decay=weight_decay, batches=batches, x_test=x_test,
+    )  # fmt: skip
+    together = max(1, _BATCH_BYTES // (8 * int(task.depth) * width * width))
+    names = ("f", "loss", "phi", "g", "ntk", "f_test")
+    moments = {name: Moments() for name in names}
+    ends = []
+    for start in range(0, len(chosen), together):
+        result = run(task, Networks(task, int(width), chosen[start : start + together], dtype))
+        ends += result.diverged.tolist()
+        for f, phi, g in zip(result.f, result.phi, result.g, strict=True):
+            for name, value in public_fields(task, f, phi, g).items():
+                if value is not None:
+                    moments[name].add(value)
+    mean = {name: moments[name].mean for name in names}
+    variance = {name: None if moments[name].mean is None else width * moments[name].variance for name in names}
+    error = {n: None if variance[n] is None else np.sqrt(variance[n] / (width * len(chosen))) for n in (f.name for f in fields(Stderr))}
+    layers = np.arange(int(task.depth) + 1) / int(task.depth)
+    common = {"stderr": Stderr(**error), "tau": layers, "samples": len(chosen)}
+    ended = min(ends)
+    return Trajectory(
+        **mean, **common, diverged=ended if ended <= task.steps else None, variance=Trajectory(**variance, **common)
+    )  # fmt: skip

@@ -1,0 +1,226 @@
+r"""What is asked: data, network and optimizer, checked once, in the units of the limit.
+
+Every solver of this package takes the same arguments; they become one `Problem`, or one error that lists all faults.
+
+    K^x = x x^T / D        b = beta L^-alpha        rho = L^{2 alpha - 1} (block rate, 1 at alpha = 1/2)
+    drive_nu(t,s) = gamma_0 a(t,s) m_nu(s)          Delta enters the fields only through drive * Delta   (THEORY 3)
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from trimtab.errors import faults
+from trimtab.theory.activations import Activation
+from trimtab.theory.activations import activation as _activation
+from trimtab.theory.losses import LOSSES
+from trimtab.theory.optimizers import memory
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Checked arguments. Train points come first, then test points; `y` is (P, C)."""
+
+    inputs: torch.Tensor  # (P + Q, D)
+    y: torch.Tensor  # (P, C)
+    depth: float  # L, or math.inf
+    activation: Activation
+    steps: int
+    gamma0: float
+    alpha: float
+    beta: float
+    loss: str
+    a: torch.Tensor  # (T+1, T)
+    d: torch.Tensor  # (T+1,)
+    batch: torch.Tensor  # (T, P), rows sum to 1
+    single: bool  # y was (P,): outputs lose their last axis
+
+    @property
+    def points(self) -> int:
+        return len(self.y)
+
+    @property
+    def outputs(self) -> int:
+        return self.y.shape[1]
+
+    @property
+    def tests(self) -> int:
+        return len(self.inputs) - len(self.y)
+
+    @property
+    def gram(self) -> torch.Tensor:
+        """K^x over train and test points."""
+        return self.inputs @ self.inputs.T / self.inputs.shape[1]
+
+    @property
+    def branch(self) -> float:
+        """b = beta L^-alpha."""
+        return self.beta * self.depth**-self.alpha
+
+    @property
+    def block_rate(self) -> float:
+        """rho = L^{2 alpha - 1}."""
+        return self.depth ** (2 * self.alpha - 1)
+
+    def drive(self, t: int) -> torch.Tensor:
+        """gamma_0 a(t,s) m_nu(s) for s < t, (t, P)."""
+        return self.gamma0 * self.a[t, :t, None] * self.batch[:t]
+
+    def at_depth(self, depth: int) -> Problem:
+        """The same problem at finite `depth`. Every alpha > 1/2 has the limit of alpha = 1, reached fastest there."""
+        alpha = 1.0 if self.alpha > 0.5 else self.alpha
+        return replace(self, depth=depth, alpha=alpha)
+
+
+def _array(name: str, value, problems: list[str]) -> np.ndarray | None:
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().numpy()
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        problems.append(f"{name}: must be numbers in a rectangular array, got {type(value).__name__}.")
+        return None
+    if not np.isfinite(array).all():
+        problems.append(f"{name}: must be finite, {int((~np.isfinite(array)).sum())} of {array.size} entries are not.")
+        return None
+    return array
+
+
+def _targets(y: np.ndarray, loss: str, problems: list[str]) -> tuple[np.ndarray, bool]:
+    """y as (P, C), and whether the user gave (P,)."""
+    single = y.ndim == 1
+    if loss == "softmax":
+        if single:
+            labels = y.astype(int)
+            if (labels != y).any() or (labels < 0).any() or labels.max(initial=0) < 1:
+                problems.append(f"y: softmax labels must be integers 0..C-1 with C >= 2, got {np.unique(y).tolist()}.")
+                return np.zeros((len(y), 2)), False
+            return np.eye(labels.max() + 1)[labels], False
+        if (y < 0).any() or not np.allclose(y.sum(1), 1):
+            problems.append("y: softmax targets (P, C) must be probabilities, rows >= 0 that sum to 1. Or pass labels (P,).")
+        return y, False
+    if loss == "logistic":
+        if not (np.isin(y, (-1, 1)).all() or np.isin(y, (0, 1)).all()):
+            problems.append(f"y: logistic targets must be -1/+1 or 0/1, got {np.unique(y)[:6].tolist()}.")
+        elif (y == 0).any():
+            y = 2 * y - 1
+    return (y[:, None] if single else y), single
+
+
+def _batches(batches, steps: int, points: int, problems: list[str]) -> np.ndarray:
+    weights = np.full((steps, points), 1.0 / points)
+    if batches is None:
+        return weights
+    if isinstance(batches, (int, float)) or len(batches) != steps:
+        got = batches if isinstance(batches, (int, float)) else f"{len(batches)} batches"
+        problems.append(f"batches: needs one list of point indices per step, steps = {steps}, got {got}.")
+        return weights
+    for t, chosen in enumerate(batches):
+        index = np.atleast_1d(np.asarray(chosen))
+        if index.size == 0 or index.dtype.kind not in "iu" or index.min() < 0 or index.max() >= points:
+            problems.append(f"batches: step {t} must hold indices 0..{points - 1}, got {index.tolist()[:8]}.")
+            return weights
+        weights[t] = np.bincount(index, minlength=points) / index.size
+    return weights
+
+
+def _number(name: str, value, low: float, problems: list[str], *, strict=False, below=math.inf) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    law = f"{'>' if strict else '>='} {low:g}" + (f" and < {below:g}" if below < math.inf else "")
+    if not (number > low if strict else number >= low) or not number < below:
+        problems.append(f"{name}: must be a number {law}, got {value!r}.")
+        return max(low, 0.0) + 0.5
+    return number
+
+
+def _depth(depth, alpha: float, problems: list[str]) -> float:
+    if depth == math.inf:
+        if alpha < 0.5:
+            problems.append(
+                f"depth: the infinite-depth limit needs alpha >= 1/2, got alpha = {alpha:g}: L branches of variance L^-2alpha add up to"
+                " L^{1-2alpha}. Pass a finite depth."
+            )
+        return math.inf
+    if isinstance(depth, bool) or not isinstance(depth, (int, np.integer)) or depth < 1:
+        problems.append(
+            f"depth: the number of residual branches L must be an integer >= 1 or math.inf, got {depth!r}."
+            " For a network without branches pass beta=0, depth=1: the two-layer mean field network."
+        )
+        return 1
+    return int(depth)
+
+
+def problem(
+    x, y, *, depth, activation: object, lr, steps, gamma0=1.0, alpha=0.5, beta=1.0, loss="mse", momentum=0.0, weight_decay=0.0,
+    batches=None, x_test=None,
+) -> Problem:  # fmt: skip
+    """Check all arguments at once and put them in the units of the limit.
+
+    >>> problem([[1.0, 0.0]], [1.0, 2.0], depth=1, activation="relu", lr=0.1, steps=0)
+    Traceback (most recent call last):
+    trimtab.errors.InputError: 2 faults in the arguments
+      - y: needs one target per row of x, x is (P, D) = (1, 2), y is (2,).
+      - steps: the number of gradient steps T must be an integer >= 1, got 0.
+    """
+    problems: list[str] = []
+    x, y = _array("x", x, problems), _array("y", y, problems)
+    test = None if x_test is None else _array("x_test", x_test, problems)
+    if loss not in LOSSES:
+        problems.append(f"loss: must be one of {', '.join(LOSSES)}, got {loss!r}.")
+    if x is not None and (x.ndim != 2 or 0 in x.shape):
+        problems.append(f"x: must be (P, D) with P, D >= 1, got shape {x.shape}.")
+        x = None
+    single = True
+    if y is not None and x is not None:
+        if y.ndim not in (1, 2) or len(y) != len(x):
+            problems.append(f"y: needs one target per row of x, x is (P, D) = {x.shape}, y is {y.shape}.")
+        elif loss in LOSSES:
+            y, single = _targets(y, loss, problems)
+    if test is not None and x is not None and (test.ndim != 2 or test.shape[1] != x.shape[1]):
+        problems.append(f"x_test: must be (Q, D) with D = {x.shape[1]} as in x, got shape {test.shape}.")
+
+    if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or steps < 1:
+        problems.append(f"steps: the number of gradient steps T must be an integer >= 1, got {steps!r}.")
+        steps = 1
+    gamma0 = _number("gamma0", gamma0, 0.0, problems, strict=True)
+    alpha = _number("alpha", alpha, 0.0, problems)
+    beta = _number("beta", beta, 0.0, problems)
+    momentum = _number("momentum", momentum, 0.0, problems, below=1.0)
+    weight_decay = _number("weight_decay", weight_decay, 0.0, problems)
+    depth = _depth(depth, alpha, problems)
+
+    rates = _array("lr", lr, problems)
+    if rates is not None and rates.ndim == 0:
+        rates = np.full(steps, float(rates))
+    if rates is not None and rates.shape != (steps,):
+        problems.append(f"lr: must be one rate eta_0, or one per step: steps = {steps}, got shape {rates.shape}.")
+    elif rates is not None and ((rates < 0).any() or not rates.any()):
+        problems.append(f"lr: rates eta_0 must be >= 0 and not all 0, got {float(rates.min()):g} to {float(rates.max()):g}.")
+    elif rates is not None and rates.max() * weight_decay > 2 * (1 + momentum):
+        problems.append(
+            f"lr: unstable whatever the data, lr * weight_decay = {rates.max() * weight_decay:g} must stay below"
+            f" 2 (1 + momentum) = {2 * (1 + momentum):g}. Lower lr or weight_decay."
+        )
+    try:
+        phi = _activation(activation)
+    except ValueError as error:
+        problems.append(f"activation: {error}")
+        phi = _activation("linear")
+    weights = _batches(batches, steps, len(x), problems) if x is not None else None
+    if problems:
+        raise faults(f"{len(problems)} fault{'s'[: len(problems) > 1]} in the arguments", problems)
+
+    a, d = memory(rates, momentum, weight_decay)
+    tensor = torch.from_numpy
+    return Problem(
+        inputs=tensor(x if test is None else np.concatenate([x, test])), y=tensor(np.ascontiguousarray(y)), depth=depth, activation=phi,
+        steps=int(steps), gamma0=gamma0, alpha=alpha, beta=beta, loss=loss, a=tensor(a.copy()), d=tensor(d.copy()),
+        batch=tensor(weights), single=single,
+    )  # fmt: skip
