@@ -51,7 +51,7 @@ def ratio(plain, ours):
     ratios = []
     for k in range(ROUNDS):
         times = {}
-        for name, call in ((("plain", plain), ("ours", ours)) if k % 2 else (("ours", ours), ("plain", plain))):
+        for name, call in (("plain", plain), ("ours", ours)) if k % 2 else (("ours", ours), ("plain", plain)):
             start = time.perf_counter()
             call()
             times[name] = time.perf_counter() - start

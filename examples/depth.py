@@ -47,11 +47,15 @@ def train(scheme, depth, lr, x, y):
     return total / 20
 
 
-def main():
-    torch.set_num_threads(1)
+def digits():
     data = load_digits()
     x = torch.tensor((data.data - data.data.mean()) / data.data.std(), dtype=torch.float32)
-    y = torch.tensor(data.target)
+    return x, torch.tensor(data.target)
+
+
+def main():
+    torch.set_num_threads(1)
+    x, y = digits()
     for scheme in ("mup", "depth-mup"):
         print(f"\n{scheme}: training loss of the last 20 of {STEPS} steps, SGD, digits, width {WIDTH}; * best of its row\n")
         print("depth   " + "".join(f"lr 2^{torch.tensor(r).log2().int().item():<+6d}" for r in RATES))

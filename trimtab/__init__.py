@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from trimtab import theory
     from trimtab.errors import InputError, OptimizerError, StructureError, TrimtabError
     from trimtab.parametrization import Parametrization
     from trimtab.planning import parametrize
@@ -26,10 +27,12 @@ _HOME = {
     "OptimizerError": "errors",
 }
 
-__all__ = ["InputError", "OptimizerError", "Parametrization", "Scheme", "StructureError", "TrimtabError", "parametrize"]
+__all__ = ["InputError", "OptimizerError", "Parametrization", "Scheme", "StructureError", "TrimtabError", "parametrize", "theory"]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "theory":
+        return importlib.import_module("trimtab.theory")
     if name in _HOME:
         value = getattr(importlib.import_module(f"trimtab.{_HOME[name]}"), name)
         globals()[name] = value
@@ -38,4 +41,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME})
+    return sorted({*globals(), *_HOME, "theory"})

@@ -3,10 +3,6 @@ import pytest
 import torch
 
 
-def pytest_configure(config):
-    config.addinivalue_line("markers", "full: minutes long, at the full counts")
-
-
 @pytest.fixture(autouse=True)
 def one_thread():
     before = torch.get_num_threads()

@@ -44,7 +44,7 @@ def train(x, y, *, lr, steps, gamma0=1.0, alpha=0.5, loss="mse", momentum=0.0, w
     optimizer = torch.optim.SGD(groups, lr=1.0, momentum=momentum)
     zero = net(x).detach()
     outputs = []
-    for rate in np.broadcast_to(lr, (steps,)).tolist() + [None]:
+    for rate in [*np.broadcast_to(lr, (steps,)).tolist(), None]:
         f = net(x) - zero
         outputs.append(f.detach())
         if rate is None:

@@ -100,7 +100,6 @@ def activation(spec: str | Function | Activation) -> Activation:
         ) from error
     if not good or not torch.isfinite(value + slope).all():
         raise InputError(
-            f"activation must act on each element by itself and be finite: {name} of {probe.tolist()} gave {value.tolist()}."
-            " Write it with elementwise torch functions."
+            f"activation must act on each element by itself and be finite: {name} of {probe.tolist()} gave {value.tolist()}. Write it with elementwise torch functions."
         )
     return Activation(name, _by_autograd(spec))

@@ -11,6 +11,7 @@ led to it. Kernels are compared at equal layer time tau, on the layers of the sh
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -28,7 +29,7 @@ def neville(levels: list[np.ndarray], order: int) -> tuple[np.ndarray, np.ndarra
     column, before = list(levels), None
     for k in range(1, order + 1):
         before = column[-1]
-        column = [fine + (fine - coarse) / (2**k - 1) for coarse, fine in zip(column, column[1:], strict=False)]
+        column = [fine + (fine - coarse) / (2**k - 1) for coarse, fine in itertools.pairwise(column)]
     best = column[-1]
     return best, (best - column[-2]) / (2 ** (order + 1) - 1) if len(column) > 1 else best - before
 

@@ -144,8 +144,7 @@ def _depth(depth, alpha: float, problems: list[str]) -> float:
     if depth == math.inf:
         if alpha < 0.5:
             problems.append(
-                f"depth: the infinite-depth limit needs alpha >= 1/2, got alpha = {alpha:g}: L branches of variance L^-2alpha add up to"
-                " L^{1-2alpha}. Pass a finite depth."
+                f"depth: the infinite-depth limit needs alpha >= 1/2, got alpha = {alpha:g}: L branches of variance L^-2alpha add up to L^{{1-2alpha}}. Pass a finite depth."
             )
         return math.inf
     if isinstance(depth, bool) or not isinstance(depth, (int, np.integer)) or depth < 1:

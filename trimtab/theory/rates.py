@@ -81,7 +81,7 @@ def sweep_rates(x, y, *, rates, refine: int = 4, solver: Callable[..., Trajector
     first_bad = int(np.argmin(stable)) if not stable.all() else len(lr)
     low = lr[first_bad - 1] if first_bad else 0.0
     high = lr[first_bad] if first_bad < len(lr) else np.inf
-    for _ in range(refine if 0 < low and high < np.inf else 0):
+    for _ in range(refine if low > 0 and high < np.inf else 0):
         middle = float(np.sqrt(low * high))
         low, high = (middle, high) if _stable(solver(x, y, lr=middle, **arguments)) else (low, middle)
 

@@ -65,9 +65,7 @@ class Trajectory:
             self.loss[self.diverged :] = math.inf
 
     def __repr__(self) -> str:
-        shapes = ", ".join(
-            f"{field.name} {getattr(self, field.name).shape}" for field in fields(self) if isinstance(getattr(self, field.name), np.ndarray)
-        )
+        shapes = ", ".join(f"{field.name} {getattr(self, field.name).shape}" for field in fields(self) if isinstance(getattr(self, field.name), np.ndarray))
         return f"Trajectory({shapes})"
 
 
