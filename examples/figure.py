@@ -50,7 +50,7 @@ def main(path):
     torch.set_num_threads(1)
     x, y = depth.digits()
     shifts = {"mup": 0, "depth-mup": LEFT + WIDTH + 20}
-    titles = {"mup": "width scaling only: the best rate wanders", "depth-mup": "with depth scaling: it stays"}
+    titles = {"mup": "width only: the best rate wanders", "depth-mup": "with depth scaling: it stays"}
     body = ""
     for scheme, shift in shifts.items():
         curves = {layers: [(r, depth.train(scheme, layers, r, x, y)) for r in RATES] for layers in depth.DEPTHS}

@@ -615,6 +615,41 @@ def embedding_times_sqrt_width(n, L):
     return net
 
 
+class ScaledHead(LM):
+    def forward(self, ids):
+        h = self.embed(ids)
+        for layer in self.layers:
+            h = layer(h)
+        return self.head(self.norm(h) * h.shape[-1] ** -0.5)
+
+
+@case(IDS, branches=lambda L: 2 * L, numbers={"embed.weight": (1, 1, 1 / 2), "norm.weight": (R, R, R), "norm.bias": (R, R, R)})
+def tied_head_times_width_to_minus_half(n, L):
+    """T5: half of the readout multiplier 1/m is in the model already."""
+    net = ScaledHead(n, [Layer(n) for _ in range(L)], tied=True)
+    del net.pos
+    return net
+
+
+class SharedAttention(nn.Module):
+    def __init__(self, n, L):
+        super().__init__()
+        self.embed, self.layer, self.L, self.norm, self.head = nn.Embedding(V, n), Layer(n), L, nn.LayerNorm(n), nn.Linear(n, V)
+
+    def forward(self, ids):
+        h = self.embed(ids)
+        for _ in range(self.L):
+            h = self.layer(h)
+        return self.head(self.norm(h))
+
+
+@case(IDS, branches=lambda L: 2 * L, tail={"layer.attn.out.weight", "layer.attn.out.bias"},
+      numbers={"layer.attn.q.weight": (R * R, R / 2, 1 / 2 / R), "layer.attn.k.weight": (R, 1 / 2, 1 / 2), "layer.attn.out.weight": (R / 2, 1 / 4, 1)})  # fmt: skip
+def shared_attention_layers(n, L):
+    """The attention factor is folded once, however often the layer runs."""
+    return SharedAttention(n, L)
+
+
 class ByHand(nn.Module):
     def __init__(self, n, L):
         super().__init__()

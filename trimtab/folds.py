@@ -22,6 +22,7 @@ from trimtab.graph import Graph, Product
 from trimtab.pairing import Pairing
 from trimtab.roles import Facts
 from trimtab.tails import Blocked, Tail, constant_factor, degree, proven, tails
+from trimtab.trace import Node
 
 
 @dataclasses.dataclass
@@ -45,6 +46,7 @@ def collect(model: Graph, base: Graph, pairing: Pairing, facts: Mapping[str, Fac
     collector = _Collector(model, base, pairing, facts, folds)
     collector.branches()
     collector.attention()
+    collector.mark_tied()
     collector.constants()
     collector.tied(gamma)
     return folds
@@ -54,6 +56,17 @@ class _Collector:
     def __init__(self, model: Graph, base: Graph, pairing: Pairing, facts: Mapping[str, Facts], folds: Folds):
         self.model, self.base, self.pairing, self.facts, self.folds = model, base, pairing, facts, folds
         self.seen: tuple[set[int], set[int]] = (set(), set())  # constant nodes already accounted for: model, base
+        self.folded: dict[tuple[frozenset[str], frozenset[str]], float] = {}  # a shared layer's product folds once
+        self.undone: set[tuple[frozenset[str], int]] = set()
+
+    def _snapped(self, ratio: float) -> float:
+        """A constant kept in float32, made exact: the power (in quarters) of a size ratio that it is."""
+        sizes = {m for f in self.facts.values() for m in (f.m_in, f.m_out, f.m_L)} - {1.0}
+        for m in sorted(sizes):
+            power = round(4 * math.log(abs(ratio)) / math.log(m)) / 4 if ratio else 0.0
+            if abs(power) <= 2 and math.isclose(m**power, abs(ratio), rel_tol=1e-5):
+                return math.copysign(m**power, ratio)
+        return ratio
 
     def _consume(self, which: int, tail: Tail, value: int) -> None:
         """Constants between the tail's sites and the value are part of that tail's own factor."""
@@ -87,7 +100,7 @@ class _Collector:
                 if twin not in of_base or site.name in done:
                     continue
                 done.add(site.name)
-                own = (c / r.skip_factor) / (of_base[twin] / rb.skip_factor)
+                own = self._snapped((c / r.skip_factor) / (of_base[twin] / rb.skip_factor))
                 if not math.isclose(own, 1.0, rel_tol=1e-9):
                     self.folds.factor[site.name] = self.folds.factor.get(site.name, 1.0) / own
 
@@ -113,10 +126,16 @@ class _Collector:
             if p.size == twin.size and math.isclose(_constant(p), _constant(twin), rel_tol=1e-9):
                 continue
             m_d = p.size / twin.size
-            own = _constant(p) / _constant(twin) * m_d ** (-0.5 * p.normalised)
+            own = self._snapped(_constant(p) / _constant(twin)) * m_d ** (-0.5 * p.normalised)
             fold = 1 / (m_d * own)
-            if not math.isclose(fold, 1.0, rel_tol=1e-9):
+            key = _sides(p, None)
+            if not math.isclose(self.folded.get(key, fold), fold, rel_tol=1e-9):
+                raise StructureError(
+                    f"one query projection serves scores that want different factors, {self.folded[key]:.4g} and {fold:.4g}: {sorted(key[0])}. Use separate projections."
+                )
+            if key not in self.folded and not math.isclose(fold, 1.0, rel_tol=1e-9):
                 self._fold_product(p, twin, fold)
+            self.folded[key] = fold
 
     def _consume_after(self, which: int, p: Product) -> None:
         graph = (self.model, self.base)[which]
@@ -188,6 +207,8 @@ class _Collector:
         for which, graph in enumerate((self.model, self.base)):
             for node in graph.trace.nodes:
                 number = constant_factor(graph.trace, node)
+                if number is None:
+                    self._refuse_unknown(graph, node)
                 if number is None or node.index in self.seen[which] or not graph.act[node.outputs[0]]:
                     continue
                 sides = {(i, side) for i, side in graph.reach[node.outputs[0]] if side != "out"}
@@ -201,11 +222,23 @@ class _Collector:
                 if {round(c, 12) for _, c in mine} != {round(c, 12) for _, c in theirs}:
                     self.folds.notes.append(f"constants in the forward differ in number between model ({len(mine)}) and base ({len(theirs)}) and could not be compared one by one.")
                 continue
-            for (at, c), (_, cb) in zip(mine, theirs, strict=True):
+            for j, ((at, c), (_, cb)) in enumerate(zip(mine, theirs, strict=True)):
                 if cb != 0 and not math.isclose(c / cb, 1.0, rel_tol=1e-6):
-                    self._undo(at, c / cb)
+                    self._undo(at, self._snapped(c / cb), j)
 
-    def _undo(self, at: int, ratio: float) -> None:
+    def _refuse_unknown(self, graph: Graph, node: Node) -> None:
+        """On meta a one-element tensor has no value, so a multiplier that depends on size could hide in it."""
+        values = graph.trace.values
+        if graph.trace.real or node.name not in ("mul", "div") or not any(graph.act[i] for i in node.inputs):
+            return
+        for i in node.inputs:
+            if values[i].constant and values[i].number is None and math.prod(values[i].shape) == 1 and values[i].is_float:
+                name = values[i].name or "a one-element tensor made in the forward"
+                raise StructureError(
+                    f"a constant the forward multiplies by must be known: {name} is on the meta device and has no value. Give it one (module.register_buffer(..., torch.tensor(value))), or build the model on a real device."
+                )
+
+    def _undo(self, at: int, ratio: float, order: int) -> None:
         graph = self.model
         node = graph.trace.nodes[at]
         (value,) = [i for i in node.inputs if graph.act[i]][:1]
@@ -219,11 +252,27 @@ class _Collector:
                 f"a constant in the forward is {ratio:.4g} times the base's ({node.name} on a tensor of shape {graph.trace.values[value].shape}) and there is no parameter behind it that could take it up. "
                 "Make it the same at every size."
             ) from None
-        self.folds.multiply(tail, 1 / ratio)
         names = sorted({site.name for site in tail})
+        if (frozenset(names), order) in self.undone:  # the same constant of a shared layer, met again
+            return
+        self.undone.add((frozenset(names), order))
+        self.folds.multiply(tail, 1 / ratio)
         self.folds.notes.append(f"the forward multiplies by a constant that is {ratio:.4g} times the base's; undone in {', '.join(names)}.")
 
     # -- tied readouts -------------------------------------------------------------------------------------------------
+
+    def mark_tied(self) -> None:
+        """Constants between the final norm and a tied readout are part of that readout's own factor."""
+        for name in self.model.readouts:
+            if not self.facts[name].tied:
+                continue
+            for which, (graph, own) in enumerate(((self.model, name), (self.base, self.facts[name].twin))):
+                use = [u for u in graph.uses[own] if u.kind == "contract"][-1]
+                (value,) = [i for i in graph.trace.nodes[use.node].inputs if graph.act[i]][:1]
+                try:
+                    self._consume(which, tails(graph.trace, value, closed=frozenset(r.node for r in graph.residuals))[0], value)
+                except Blocked:
+                    continue
 
     def tied(self, gamma: float) -> None:
         graph = self.model
@@ -240,7 +289,7 @@ class _Collector:
             wanted = 1 / ratios[name] / self.folds.factor.get(name, 1.0)
             consts = {site.name: c for site, c in base_tail.items()}
             for site, c in tail.items():
-                own = c / consts.get(self.pairing.twin[site.name], c)
+                own = self._snapped(c / consts.get(self.pairing.twin[site.name], c))
                 self.folds.multiply({site: c}, wanted / own / gamma)
             self.folds.notes.append(f"{name} is both embedding and readout: the readout multiplier is in {', '.join(sorted(s.name for s in tail))}.")
         if ratios:

@@ -138,6 +138,7 @@ def _run(model: nn.Module, call: Any, params: dict[str, nn.Parameter], *, real: 
     recorder = Recorder()
     for name, p in params.items():
         recorder.add_param(name, p)
+    recorder.buffers = {id(b): name for name, b in model.named_buffers()}
     for t in tensors_in(call):
         recorder.add_input(t)
     with untouched(model, training=training), recorder:

@@ -199,8 +199,8 @@ def _leaf(trace: Trace, value: int, consumer: Node) -> Site | None:
 def is_zero(trace: Trace, value: int) -> bool:
     """A constant that is all zeros, so that adding it changes nothing."""
     v = trace.values[value]
-    if v.number is not None:
-        return v.number == 0
+    if v.number is not None or 0 in v.shape:
+        return v.number == 0 or 0 in v.shape
     node = trace.producer(value)
     if not trace.real:
         return node is not None and node.name in ("zeros", "zeros_like", "new_zeros", "zero")

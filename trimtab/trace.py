@@ -77,7 +77,7 @@ class Value:
     shape: tuple[int, ...]
     is_float: bool
     source: str  # "param" | "input" | "constant" | "computed"
-    name: str | None = None  # of a parameter
+    name: str | None = None  # of a parameter or buffer
     node: int | None = None  # that computed it
     number: float | None = None  # of a one-element constant
     tensor: Tensor | None = None
@@ -176,6 +176,7 @@ class Recorder(TorchDispatchMode):
         self._version: dict[int, int] = {}
         self._writes: dict[int, list[tuple[int, int, Tensor]]] = {}
         self._owner: dict[int, int] = {}  # storage of a parameter -> its value
+        self.buffers: dict[int, str] = {}  # id(tensor) -> name, to speak of constants
 
     # -- values ------------------------------------------------------------------------------------------------
 
@@ -209,7 +210,7 @@ class Recorder(TorchDispatchMode):
         if id(t) not in self._bound:
             owner = self._owner.get(storage)
             if owner is None:
-                value = self._new(t, "constant", number=_number(t))
+                value = self._new(t, "constant", number=_number(t), name=self.buffers.get(id(t)))
             elif self.values[owner].shape == tuple(t.shape):  # p.data
                 value = owner
             else:

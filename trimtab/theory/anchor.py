@@ -79,7 +79,7 @@ def _tilt(z: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
             step = torch.linalg.solve((z * p) @ z.T - torch.outer(mean, mean), mean)
         except torch.linalg.LinAlgError as singular:  # a product that is the same at all sites, and wrong
             raise Unreachable from singular
-        size = 1.0
+        size, after = 1.0, math.inf
         while size > 1e-3:
             after = float(torch.logsumexp((tilt - size * step) @ z, 0)) - math.log(z.shape[1])
             if after <= value + 1e-14:

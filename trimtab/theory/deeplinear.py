@@ -12,6 +12,7 @@ Causal like everything here: Phi^l(t, .) is known before u^l(t) is first used. C
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -54,7 +55,7 @@ def _record(kernel: torch.Tensor, here: slice, past: slice, row: torch.Tensor) -
     kernel[past, here] = row.T
 
 
-def _solve(task: Problem, responses: bool) -> dict:
+def _solve(task: Problem, responses: bool) -> dict[str, Any]:
     points, total, outputs, depth, times = task.points, len(task.inputs), task.outputs, int(task.depth), task.steps + 1
     b, rate = task.branch, task.block_rate
     sources = _Sources(task)
@@ -129,7 +130,7 @@ def _solve(task: Problem, responses: bool) -> dict:
     return _fields(task, f - f[0], phi, grad, end) | responses_of(task, responses * a, responses * b, end)
 
 
-def _fields(task: Problem, f, phi, grad, end: int) -> dict:
+def _fields(task: Problem, f, phi, grad, end: int) -> dict[str, Any]:
     times, points, outputs = task.steps + 1, task.points, task.outputs
     train = torch.stack([k.reshape(times, -1, times, len(task.inputs))[:, :points, :, :points].reshape(times * points, -1) for k in phi])
     mean = torch.stack([torch.einsum("acbc->ab", k.reshape(times * points, outputs, times * points, outputs)) / outputs for k in grad])
@@ -160,8 +161,9 @@ def linear(
     )  # fmt: skip
     if math.isinf(task.depth):
         found, left = extrapolate([_solve(task.at_depth(level), responses) for level in _LADDER], order=2)
-        error, layers = Stderr(**{name: None if left[name] is None else np.abs(left[name]) for name in _ERRORS}), _LADDER[0]
+        sizes: dict[str, Any] = {name: None if left[name] is None else np.abs(left[name]) for name in _ERRORS}
+        error, layers = Stderr(**sizes), _LADDER[0]
     else:
         found, error, layers = _solve(task, responses), None, int(task.depth)
-    zero = Stderr(**{name: None if found[name] is None else np.zeros_like(found[name]) for name in _ERRORS})
-    return Trajectory(**found, stderr=zero, tau=np.arange(layers + 1) / layers, depth_error=error)
+    zero: dict[str, Any] = {name: None if found[name] is None else np.zeros_like(found[name]) for name in _ERRORS}
+    return Trajectory(**found, stderr=Stderr(**zero), tau=np.arange(layers + 1) / layers, depth_error=error)

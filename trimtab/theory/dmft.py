@@ -14,6 +14,7 @@ import math
 import sys
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -96,18 +97,20 @@ class _Average:
     def relative_error(self) -> float:
         """|stderr of f| / |f| over the trajectory, as far as it is finite."""
         error, f = self.stderr("f"), self.moments["f"].mean
+        assert error is not None  # every block has an f
         good = np.isfinite(error) & np.isfinite(f)
         return float(np.linalg.norm(error[good]) / max(np.linalg.norm(f[good]), 1e-300))
 
     def trajectory(self) -> Trajectory:
-        found = {name: moments.mean for name, moments in self.moments.items()}
+        found: dict[str, Any] = {"f_test": None} | {name: moments.mean for name, moments in self.moments.items()}
         f = torch.from_numpy(found["f"].reshape(len(found["f"]), self.task.points, self.task.outputs))
         # of the mean output: a mean of losses would add half the variance of the blocks
         found["loss"] = mean_loss(self.task.loss, f, self.task.y).numpy()
-        left = {name: None if name not in self.left else np.abs(self.left[name].mean) for name in _ERRORS}
+        error: dict[str, Any] = {name: self.stderr(name) for name in _ERRORS}
+        left: dict[str, Any] = {name: None if name not in self.left else np.abs(self.left[name].mean) for name in _ERRORS}
         layers = _depths(self.task)[0]
         return Trajectory(
-            **{"f_test": None} | found, stderr=Stderr(**{name: self.stderr(name) for name in _ERRORS}), tau=np.arange(layers + 1) / layers,
+            **found, stderr=Stderr(**error), tau=np.arange(layers + 1) / layers,
             diverged=self.diverged, samples=self.count * self.size, depth_error=Stderr(**left) if self.left else None,
         )  # fmt: skip
 

@@ -39,18 +39,23 @@ class Sites(Protocol):
 
     def settle(self, features: list[torch.Tensor], gradients: list[torch.Tensor]) -> None:
         """Called once, after step 0, with phi(h^l(0)) (n, P, S) and g^l(0) (n, P C, S) of all layers; may set the weights."""
+        ...
 
     def forward(self, layer: int, phi: torch.Tensor) -> torch.Tensor:
         """U (n, P, S) from phi(h^layer(t)) of the same shape."""
+        ...
 
     def backward(self, layer: int, g: torch.Tensor) -> torch.Tensor:
         """Z (n, P C, S) from g^{layer+1}(t) of the same shape."""
+        ...
 
     def test_start(self) -> torch.Tensor:
         """chi (n, Q, S) of the test points, called once per step after the forward pass of the training points."""
+        ...
 
     def look(self, layer: int, phi: torch.Tensor) -> torch.Tensor:
         """U (n, Q, S) of the test points, which leave no trace: what is trained cannot depend on them."""
+        ...
 
 
 class Run:
@@ -142,25 +147,32 @@ def _step(task, sites, t, result, features, gradients, delta, zero) -> torch.Ten
         h = h + (b * decay) * field
         return h + (b * b * rate) * along_gradients(row[:, :, :past], layer + 1) if t else h
 
-    h, slopes = first(sites.start, task.gram[:points, :points]), []
-    for layer in range(depth + 1):
+    slopes: list[torch.Tensor] = []
+
+    def activate(h: torch.Tensor, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """phi(h^layer(t)) and its kernel row, both recorded."""
         value, slope = task.activation.both(h)
         slopes.append(slope)
         features[layer][:, past : past + points] = value
         row = _weighted(sites, value) @ features[layer][:, : past + points].transpose(1, 2) / width
         _record(result.phi, layer, t, row)
-        if layer < depth:
-            h = next_layer(h, sites.forward(layer, value), row, layer)
+        return value, row
+
+    h = first(sites.start, task.gram[:points, :points])
+    value, row = activate(h, 0)
+    for layer in range(depth):
+        h = next_layer(h, sites.forward(layer, value), row, layer)
+        value, row = activate(h, layer + 1)
     w = decay * sites.readout
     if t:
         w = w + pull.permute(0, 3, 1, 2).reshape(count, outputs, past) @ features[depth][:, :past]
 
     if task.tests:
         h = first(sites.test_start(), task.gram[points:, :points])
-        for layer in range(depth + 1):
+        seen = task.activation(h)
+        for layer in range(depth):
+            h = next_layer(h, sites.look(layer, seen), _weighted(sites, seen) @ features[layer][:, :past].transpose(1, 2) / width, layer)
             seen = task.activation(h)
-            if layer < depth:
-                h = next_layer(h, sites.look(layer, seen), _weighted(sites, seen) @ features[layer][:, :past].transpose(1, 2) / width, layer)
         value = torch.cat([value, seen], 1)
     f = _weighted(sites, value) @ w.transpose(1, 2) / (width * task.gamma0)
     centred = f - (f if zero is None else zero)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +30,7 @@ _BATCH_BYTES = 2**25  # matrices trained side by side: small networks share the 
 class Networks:
     """The initial weights of one network per seed."""
 
-    weights = None
+    weights: torch.Tensor | None = None
 
     def __init__(self, task: Problem, width: int, seeds: list[int], dtype: torch.dtype):
         draws = [torch.Generator().manual_seed(seed) for seed in seeds]
@@ -113,9 +114,9 @@ def simulate(
             for name, value in public_fields(task, f, phi, g).items():
                 if value is not None:
                     moments[name].add(value)
-    mean = {name: moments[name].mean for name in names}
-    variance = {name: None if moments[name].mean is None else width * moments[name].variance for name in names}
-    error = {n: None if variance[n] is None else np.sqrt(variance[n] / (width * len(chosen))) for n in (f.name for f in fields(Stderr))}
+    mean: dict[str, Any] = {name: moments[name].mean if moments[name].count else None for name in names}
+    variance: dict[str, Any] = {name: width * moments[name].variance if moments[name].count else None for name in names}
+    error: dict[str, Any] = {n: None if variance[n] is None else np.sqrt(variance[n] / (width * len(chosen))) for n in (f.name for f in fields(Stderr))}
     layers = np.arange(int(task.depth) + 1) / int(task.depth)
     common = {"stderr": Stderr(**error), "tau": layers, "samples": len(chosen)}
     ended = min(ends)

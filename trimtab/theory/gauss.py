@@ -40,8 +40,8 @@ class _ArcCosine1(torch.autograd.Function):
         return torch.sqrt((1 - rho * rho).clamp_min(0)) + (math.pi - torch.arccos(rho)) * rho
 
     @staticmethod
-    def backward(ctx, grad):
-        (rho,) = ctx.saved_tensors
+    def backward(ctx, *grad_outputs):
+        (grad,), (rho,) = grad_outputs, ctx.saved_tensors
         return grad * (math.pi - torch.arccos(rho))
 
 
@@ -107,7 +107,7 @@ def _panels(mean, sd, nodes):
     return torch.cat(points, -1), torch.cat(weights, -1)
 
 
-def _quadrature(phi: Activation, q1, q2, c, nodes: int):
+def _quadrature(phi: Activation, q1, q2, c, *, nodes: int):
     sd1 = torch.sqrt(q1.clamp_min(1e-24))
     a, weight_a = _panels(torch.zeros_like(q1), sd1, nodes)
     slope = c / sd1**2
@@ -132,7 +132,7 @@ def pair(phi, q1: torch.Tensor, q2: torch.Tensor, c: torch.Tensor, *, nodes: int
         return CLOSED[phi.name](q1, q2, c)
     flat = [t.reshape(-1) for t in torch.broadcast_tensors(q1, q2, c)]
     chunk = max(1, 2_000_000 // (4 * nodes * nodes))
-    parts = [_quadrature(phi, *(t[i : i + chunk] for t in flat), nodes) for i in range(0, len(flat[0]), chunk)]
+    parts = [_quadrature(phi, *(t[i : i + chunk] for t in flat), nodes=nodes) for i in range(0, len(flat[0]), chunk)]
     shape = torch.broadcast_shapes(q1.shape, q2.shape, c.shape)
     return torch.cat([p[0] for p in parts]).reshape(shape), torch.cat([p[1] for p in parts]).reshape(shape)
 

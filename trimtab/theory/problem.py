@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from trimtab.errors import faults
-from trimtab.theory.activations import Activation
+from trimtab.theory.activations import Activation, Function
 from trimtab.theory.activations import activation as _activation
 from trimtab.theory.losses import LOSSES
 from trimtab.theory.optimizers import memory
@@ -157,7 +157,7 @@ def _depth(depth, alpha: float, problems: list[str]) -> float:
 
 
 def problem(
-    x, y, *, depth, activation: object, lr, steps, gamma0=1.0, alpha=0.5, beta=1.0, loss="mse", momentum=0.0, weight_decay=0.0,
+    x, y, *, depth, activation: str | Function | Activation, lr, steps, gamma0=1.0, alpha=0.5, beta=1.0, loss="mse", momentum=0.0, weight_decay=0.0,
     batches=None, x_test=None,
 ) -> Problem:  # fmt: skip
     """Check all arguments at once and put them in the units of the limit.
@@ -188,6 +188,7 @@ def problem(
     if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or steps < 1:
         problems.append(f"steps: the number of gradient steps T must be an integer >= 1, got {steps!r}.")
         steps = 1
+    steps = int(steps)
     gamma0 = _number("gamma0", gamma0, 0.0, problems, strict=True)
     alpha = _number("alpha", alpha, 0.0, problems)
     beta = _number("beta", beta, 0.0, problems)
@@ -215,11 +216,12 @@ def problem(
     weights = _batches(batches, steps, len(x), problems) if x is not None else None
     if problems:
         raise faults(f"{len(problems)} fault{'s'[: len(problems) > 1]} in the arguments", problems)
+    assert x is not None and y is not None and rates is not None and weights is not None  # or there is a fault
 
     a, d = memory(rates, momentum, weight_decay)
     tensor = torch.from_numpy
     return Problem(
         inputs=tensor(x if test is None else np.concatenate([x, test])), y=tensor(np.ascontiguousarray(y)), depth=depth, activation=phi,
-        steps=int(steps), gamma0=gamma0, alpha=alpha, beta=beta, loss=loss, a=tensor(a.copy()), d=tensor(d.copy()),
+        steps=steps, gamma0=gamma0, alpha=alpha, beta=beta, loss=loss, a=tensor(a.copy()), d=tensor(d.copy()),
         batch=tensor(weights), single=single,
     )  # fmt: skip

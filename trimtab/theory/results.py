@@ -98,21 +98,29 @@ class Moments:
     """Mean and (if `spread`) variance over runs, one at a time (Welford), so that no ensemble of kernels is ever held."""
 
     def __init__(self, *, spread: bool = True):
-        self.count, self.mean, self.spread = 0, None, np.zeros(()) if spread else None
+        self.count = 0
+        self._mean: np.ndarray | None = None
+        self._spread: np.ndarray | None = np.zeros(()) if spread else None
 
     def add(self, value: np.ndarray) -> None:
         self.count += 1
-        if self.mean is None:
-            self.mean, self.spread = value.copy(), None if self.spread is None else np.zeros_like(value)
+        if self._mean is None:
+            self._mean, self._spread = value.copy(), None if self._spread is None else np.zeros_like(value)
             return
-        step = value - self.mean
-        self.mean += step / self.count
-        if self.spread is not None:
-            self.spread += step * (value - self.mean)
+        step = value - self._mean
+        self._mean += step / self.count
+        if self._spread is not None:
+            self._spread += step * (value - self._mean)
+
+    @property
+    def mean(self) -> np.ndarray:
+        assert self._mean is not None  # of at least one run
+        return self._mean
 
     @property
     def variance(self) -> np.ndarray:
-        return self.spread / (self.count - 1) if self.count > 1 else np.full_like(self.spread, np.nan)
+        assert self._spread is not None  # asked for at the start
+        return self._spread / (self.count - 1) if self.count > 1 else np.full_like(self._spread, np.nan)
 
 
 def responses_of(task: Problem, a: torch.Tensor, b: torch.Tensor, end: int) -> dict[str, np.ndarray | None]:
