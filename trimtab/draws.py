@@ -71,7 +71,7 @@ def prepare(facts: Mapping[str, Facts], rows: Mapping[str, Row], base: nn.Module
             default = {way: (law, fan) for way, law, fan, base_fan in _default_fans(f, partner) if initlaw.torch_default(measured, largest, base_fan)}
         known = _textbook(measured, f.fans[2:], "lookup" in f.uses) if f.kind == "matrix" else frozenset[str]()
         laws = _laws(f, partner, rows[name].init, m_N, known)
-        pool = f"{template(name)} {f.where} {f.kind} {f.fans} {f.m_L}"
+        pool = f"{template(name)} {f.rank} {f.where} {f.kind} {f.fans} {f.m_L}"
         constant = measured is not None and measured.variance < 1e-12  # gains at 1 say nothing about what is drawn
         sort = f"{f.kind} {'bias' if partner else ''} {'constant' if constant else ''}"
         draws[name] = Draw(f.twin, measured, laws, pool, sort, forced, default)

@@ -78,7 +78,7 @@ class Flow:
 
     def _mixes(self, node: Node) -> bool:
         values = self.trace.values
-        if node.pointwise or node.name in ops.NORMS or node.name in ops.JOINT:
+        if node.pointwise or node.name in ops.NORMS or node.name in ops.JOINT or node.name in ops.ACTIVATIONS:
             return self._sums_products(node) is not None
         weights = [i for i in node.inputs if self.weightlike(i) and len(values[i].shape) >= 2]
         if not weights or not any(self.act[i] for i in node.inputs):
@@ -127,6 +127,9 @@ class Flow:
                 if any(self.act[o] for o in user.outputs):
                     found.append(self._use(user, value, numel))
                     continue
+                if user.name in ops.MATMULS or user.name in ops.CONVOLUTIONS:  # a product of parameters: which extent meets the input is not followed
+                    found.append(Use("unknown", 1, math.prod(self.trace.values[value].shape), 1, user.index))
+                    continue
                 for o in user.outputs:
                     if o not in seen and self.trace.values[o].is_float:
                         seen.add(o)
@@ -163,7 +166,7 @@ class Flow:
                 return elementwise
             return Use("contract", channels * kernel, out, 1, node.index)
         if node.name in ops.LOOKUPS:
-            rows = shape[0] if node.name == "embedding" or node.name == "index" else shape[int(node.args[1])]
+            rows = shape[0] if node.name in ops.TABLES or node.name == "index" else shape[int(node.args[1])]
             return Use("lookup", rows, size // max(rows, 1), 1, node.index)
         if node.name == "linear" and len(shape) == 2:
             return Use("contract", shape[1], shape[0], 1, node.index)

@@ -154,37 +154,42 @@ class _Collector:
             )
         shared = {s.name for s in p.left} & {s.name for s in p.right}
         if not shared:
-            self._prove(p, side, 1.0)
+            self._prove(p, twin, side, 1.0)
             self.folds.multiply(side, fold)
             return
         both = {**p.left, **p.right}
-        self._prove(p, both, 2.0)
+        self._prove(p, twin, both, 2.0)
         root = math.sqrt(fold)
-        self.folds.multiply(both, root)
-        for name in self._out_projections(p, shared):
+        values, outs = self._values(p, shared)
+        self.folds.multiply({**both, **values}, root)
+        for name in outs:
             self.folds.factor[name] = self.folds.factor.get(name, 1.0) / root
 
-    def _prove(self, p: Product, sites: Tail, power: float) -> None:
-        """By numbers, on whichever of the two models has them: the scores scale by c^power when the sites scale by c."""
+    def _prove(self, p: Product, twin: Product, sites: Tail, power: float) -> None:
+        """By numbers, on the base where the model has none: the scores scale by c^power when the sites scale by c."""
         graph = self.model
         if not graph.trace.real:
-            return
+            names = {self.pairing.twin[s.name] for s in sites}
+            sites = {s: c for s, c in {**twin.left, **twin.right}.items() if s.name in names}
+            graph, p = self.base, twin
         out = graph.trace.nodes[p.node].outputs[0]
         seen = degree(graph.trace, sites, out, graph.behind[out])
         if not math.isclose(seen, power, abs_tol=1e-2):
-            names = sorted({s.name for s in sites})
+            names = {s.name for s in sites}
             raise StructureError(
-                f"scaling {names} should scale the attention scores by its power {power:g}; measured {seen:.3g}. Pass overrides with explicit factors for these parameters."
+                f"a product of two activations over {p.size} numbers wants a factor, and scaling {sorted(names)} should scale it by the power {power:g}; measured {seen:.3g}. Pass overrides with explicit factors for these parameters, or keep the head dimension of the base."
             )
 
-    def _out_projections(self, p: Product, packed: set[str]) -> set[str]:
-        """The weights behind the values that were packed with the queries: they undo what the fold did to the values."""
+    def _values(self, p: Product, packed: set[str]) -> tuple[Tail, set[str]]:
+        """What shares a packed tensor with queries and keys: the values' own parameters, and the weights behind them
+        that undo what the fold did to the values."""
         graph = self.model
         scores = graph.trace.nodes[p.node].outputs[0]
         names: set[str] = set()
         for q in graph.products:
             out = graph.trace.nodes[q.node].outputs[0]
-            if q is p or not graph.behind[out] >> scores & 1 or not ({s.name for s in q.left} | {s.name for s in q.right}) & packed:
+            side = next((t for t in (q.right, q.left) if {s.name for s in t} & packed), {})
+            if q is p or not graph.behind[out] >> scores & 1 or not side:
                 continue
             todo = list(graph.trace.consumers[out])
             while todo:
@@ -197,8 +202,8 @@ class _Collector:
                     raise StructureError(
                         f"queries, keys and values are packed into {sorted(packed)} and the values reach {node.name!r} before any projection, so the attention factor cannot be kept from them. Use separate projections, or keep the head dimension of the base."
                     )
-            break
-        return names
+            return side, names
+        return {}, names
 
     # -- other constants -----------------------------------------------------------------------------------------------
 
@@ -209,7 +214,7 @@ class _Collector:
                 number = constant_factor(graph.trace, node)
                 if number is None:
                     self._refuse_unknown(graph, node)
-                if number is None or node.index in self.seen[which] or not graph.act[node.outputs[0]]:
+                if number is None or node.index in self.seen[which] or not (graph.act[node.outputs[0]] or graph.weightlike(node.outputs[0])):
                     continue
                 sides = {(i, side) for i, side in graph.reach[node.outputs[0]] if side != "out"}
                 key: object = "outside"
@@ -241,7 +246,7 @@ class _Collector:
     def _undo(self, at: int, ratio: float, order: int) -> None:
         graph = self.model
         node = graph.trace.nodes[at]
-        (value,) = [i for i in node.inputs if graph.act[i]][:1]
+        value = node.inputs[0]
         try:
             candidates = tails(graph.trace, node.outputs[0], closed=frozenset(r.node for r in graph.residuals))
             # A tied weight may take up a constant of the embedding, not one of the readout: the other use would feel it.

@@ -35,6 +35,7 @@ class Residual:
     kind: str
     skip_factor: float = 1.0
     tail: Tail = dataclasses.field(default_factory=dict)
+    candidates: list[Tail] = dataclasses.field(default_factory=list)
     blocked: str = ""  # why there is no tail
     stack: int = -1
     crossed: frozenset[str] = frozenset()  # parameters of a projection shortcut
@@ -72,10 +73,10 @@ class Graph(Flow):
         self.label = label
         self._branch_patterns, self._skip_patterns = branch, skip
         self.residuals = self._residuals()
-        self._assign_stacks()
-        self._find_tails()
         self.reach = self._reach()
+        self._find_tails()
         self._drop_inner_sums()
+        self._assign_stacks()
         self._said: dict[str, int] = {}
         self._add_said_branches()
         self.readouts = self._readouts()
@@ -169,6 +170,8 @@ class Graph(Flow):
             for source, how, factor, crossed in self._skip_chain(skip, cross=cross):
                 if cross != (how == "projection"):
                     continue
+                if how == "parallel" and self.behind[branch] >> skip & 1:
+                    break  # it reads the sum itself, so what an earlier branch mixed is not its own
                 depth = self._mix_depth(source, branch)
                 if depth < (2 if crossed else 1):
                     continue
@@ -265,6 +268,8 @@ class Graph(Flow):
         stacks = 0
         for r in self.residuals:
             before = outs.get(self.origin(r.skip))
+            if before is not None and self.enclosing(before.index)[:1] != self.enclosing(r.index)[:1]:
+                before = None  # the first add inside a branch starts a stream of its own
             if r.kind == "projection" or before is None or before is r:
                 r.stack, stacks = stacks, stacks + 1
                 continue
@@ -296,9 +301,12 @@ class Graph(Flow):
             except Blocked as blocked:
                 r.blocked = str(blocked)
                 continue
+            # A parameter that also acts on the stream cannot carry the branch's factor.
+            candidates = [t for t in candidates if not any(side == "skip" for site in t for _, side in self.reach[self.trace.params[site.name]])]
+            r.candidates = candidates
             tail = next(proven(self.trace, candidates, r.branch, self.behind[r.branch], self.behind[r.skip]), None)
             if tail is None:
-                r.blocked = "scaling its last parameters does not scale it"
+                r.blocked = "parameters that do not scale it when they are scaled"
             else:
                 r.tail = tail
 
@@ -311,7 +319,6 @@ class Graph(Flow):
         self._at = {r.node: r for r in kept}
         for index, r in enumerate(kept):
             r.index = index
-        self._assign_stacks()
         self.reach = self._reach()
 
     def _add_said_branches(self) -> None:
@@ -331,7 +338,7 @@ class Graph(Flow):
                 try:
                     r.tail = next(proven(self.trace, tails(self.trace, value), value, self.behind[value], 0))
                 except (Blocked, StopIteration) as why:
-                    r.blocked = str(why) or "scaling its last parameters does not scale it"
+                    r.blocked = str(why) or "parameters that do not scale it when they are scaled"
                 self.residuals.append(r)
                 self._said |= dict.fromkeys(names, r.index)
             stack += bool(blocks)
@@ -405,7 +412,7 @@ class Graph(Flow):
         for name, uses in self.uses.items():
             mixed = [u for u in uses if u.kind == "contract"]
             outs = [o for u in mixed for o in self.trace.nodes[u.node].outputs[:1]]
-            if outs and all(not mixes_below[o] and {s for _, s in self.reach[o]} == {"out"} for o in outs):
+            if outs and all(not mixes_below[o] and self._leads_out(o) for o in outs):
                 last |= dict.fromkeys(outs, name)
         readouts: dict[str, set[str]] = {name: set() for name in last.values()}
         for name, uses in self.uses.items():
@@ -422,6 +429,16 @@ class Graph(Flow):
                         if i in last:
                             readouts[last[i]].add(name)
         return readouts
+
+    def _leads_out(self, value: int) -> bool:
+        """To the output and nowhere else; a skip from the input itself around the whole network (a denoiser) is looked through."""
+        met = self.reach[value]
+        while len(met) == 1 and next(iter(met))[1] == "branch":
+            r = self.residuals[next(iter(met))[0]]
+            if self.trace.values[r.source].source != "input":
+                return False
+            met = self.reach[self.trace.nodes[r.node].outputs[0]]
+        return {side for _, side in met} == {"out"}
 
     def _products(self) -> list[Product]:
         found = []

@@ -205,7 +205,7 @@ def candidates(
         width |= {"fan_in": Law(partner**-0.5)} if partner is not None else {}
         width |= {"fan_out": Law(m_out**-0.5, 10.0), "width": Law(m_N**-0.5, 10.0)}
     width = {name: Law(law.ratio, -6.0) if name in known else law for name, law in width.items()}
-    inner = 0.0 if tail else 12.0
+    inner = 0.0 if tail else 16.0
     depth = {"": Law(1.0), " depth^-1/2": Law(m_L**-0.5, inner), " depth^-1": Law(1 / m_L, 6.0 + inner), " depth^-1/4": Law(m_L**-0.25, 8.0 + inner)}
     laws = {w + d: Law(x.ratio * y.ratio, x.rarity + y.rarity) for d, y in depth.items() if not d or m_L != 1 for w, x in width.items()}
     if wanted > 0:  # an override may ask for a start at zero

@@ -144,7 +144,11 @@ MATMULS = frozenset(["mm", "bmm", "mv", "dot", "_grouped_mm", "matmul"])
 
 CONVOLUTIONS = frozenset({"convolution", "_convolution"})
 
-LOOKUPS = frozenset({"embedding", "index", "index_select", "gather"})
+TABLES = frozenset({"embedding", "_embedding_bag", "_embedding_bag_forward_only"})
+LOOKUPS = TABLES | frozenset({"index", "index_select", "gather"})
+
+# Elementwise with a parameter, though torch does not tag them so; positively homogeneous in their input.
+ACTIVATIONS = frozenset({"prelu", "_prelu_kernel"})
 
 POOLS = frozenset(name for name in LINEAR | POSITIVE if "pool" in name)
 

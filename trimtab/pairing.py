@@ -90,10 +90,11 @@ def _members(graph: Graph, places: dict[str, Place], deeper: dict[str, Place], i
     return sorted(own or members, key=lambda n: (_first_use(graph, n), n))
 
 
-def _keys(names: list[str], *, loose: bool) -> list[str]:
-    """What a parameter is called inside its branch: the common path taken off, numbers (experts) taken out."""
-    if loose:
-        return [loose_template(n) for n in names]
+def _keys(names: list[str], how: str) -> list[str]:
+    """What a parameter is called: its path without block numbers; where blocks are attributes (block1, block2), its path
+    inside the block, or the path without any digit."""
+    if how != "inside":
+        return [template(n) if how == "strict" else loose_template(n) for n in names]
     paths = [n.split(".")[:-1] for n in names]
     common = 0
     while paths and all(len(p) > common and p[common] == paths[0][common] for p in paths):
@@ -101,10 +102,10 @@ def _keys(names: list[str], *, loose: bool) -> list[str]:
     return [template(".".join(n.split(".")[common:])) for n in names]
 
 
-def _parts(graph: Graph, names: list[str], *, loose: bool) -> dict[tuple[object, ...], list[str]]:
+def _parts(graph: Graph, names: list[str], how: str) -> dict[tuple[object, ...], list[str]]:
     """A branch's parameters by what they are; the keys in order are its signature."""
     parts: dict[tuple[object, ...], list[str]] = {}
-    for name, key in zip(names, _keys(names, loose=loose), strict=True):
+    for name, key in zip(names, _keys(names, how), strict=True):
         parts.setdefault((key, *_signature_of_use(graph, name)), []).append(name)
     return parts
 
@@ -175,9 +176,9 @@ def _pair_branches(
         k, k_base = todo.pop(0)
         mine, theirs = stacks[0][k], stacks[1][k_base]
         counts[k] = (len(mine), len(theirs))
-        for loose in (False, True):
+        for how in ("strict", "inside", "loose"):
             problems: list[str] = []
-            parts = [{i: _parts(g, _members(g, where, deeper, i), loose=loose) for i in indices} for g, where, indices in ((model, places, mine), (base, base_places, theirs))]
+            parts = [{i: _parts(g, _members(g, where, deeper, i), how) for i in indices} for g, where, indices in ((model, places, mine), (base, base_places, theirs))]
             kinds: list[dict[object, list[int]]] = [{}, {}]
             for found, kind in zip(parts, kinds, strict=True):
                 for i, part in found.items():

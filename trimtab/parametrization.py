@@ -95,6 +95,11 @@ class Parametrization:
             raise InputError(
                 f"the model given must be the one parametrized, or a wrapper of it: {len(missing)} of {len(self.rows)} parameters are not in {type(model).__name__}, the first is {missing[0]}."
             )
+        for name, q in found.items():
+            if tuple(q.shape) != self.rows[name].shape:
+                raise InputError(
+                    f"the model given must have the size that was parametrized: {name} is {tuple(q.shape)} there and {self.rows[name].shape} here. Parametrize that model against its base."
+                )
         return found
 
     def apply(self, model: nn.Module) -> Parametrization:
@@ -118,6 +123,9 @@ class Parametrization:
         params = self.named_parameters(model)
         if any(p.is_meta for p in params.values()):
             raise InputError("a model on the meta device has no weights to rescale: materialise and initialise it first.")
+        broken = [name for name, p in params.items() if not bool(torch.isfinite(p.detach()).all())]
+        if broken and strict:
+            raise InputError(f"the weights must be finite: {broken[0]} holds nan or inf ({len(broken)} parameters do). Initialise the model first.")
         laws, problems = measure(params, self.rows, self._draws, self.scheme)
         if problems and strict:
             raise StructureError(

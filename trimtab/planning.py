@@ -18,7 +18,7 @@ from trimtab.errors import InputError, StructureError, faults
 from trimtab.folds import collect
 from trimtab.graph import Graph
 from trimtab.notes import advice
-from trimtab.pairing import Pairing, pair
+from trimtab.pairing import Pairing, pair, template
 from trimtab.parametrization import Parametrization
 from trimtab.recording import record
 from trimtab.roles import Facts, Overrides, main_width, read
@@ -59,6 +59,7 @@ def parametrize(
     """
     scheme = as_scheme(scheme)
     example = _checked(model, base, gamma0, example)
+    model, base = _unwrapped(model), _unwrapped(base)
     names = [name for name, _ in model.named_parameters()]
     said = Overrides(overrides, names)
     traces = [record(m, example, label) for m, label in ((model, "model"), (base, "base"))]
@@ -79,7 +80,7 @@ def parametrize(
     branches = branches_of(graph)
     stacks = stack_names(branches)
     rows = {name: row_of(f, scheme, gamma, folds.factor.get(name, 1.0), name in folds.offset, branches, stacks, said) for name, f in facts.items()}
-    ratios = {stacks[k]: pairing.counts[k][0] / pairing.counts[k][1] for k in pairing.top}
+    ratios = {template(stacks[k]): n / b for k, (n, b) in enumerate(pairing.counts)}
     depth: float | dict[str, float] = 1.0
     if ratios:
         depth = next(iter(ratios.values())) if len(set(ratios.values())) == 1 else ratios
@@ -113,11 +114,36 @@ def _checked(model: Any, base: Any, gamma0: Any, example: Any) -> Any:
     return example
 
 
+def _unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside torch.compile or a parallel wrapper: parametrize looks at what was written."""
+    for inner in ("_orig_mod", "module"):
+        child = model._modules.get(inner)
+        if child is not None and len(model._modules) == 1 and not model._parameters:
+            return _unwrapped(child)
+    return model
+
+
 def _compared(traces: list[Trace], said: Overrides, skip: tuple[str, ...]) -> tuple[Graph, Graph, Pairing, dict[str, Facts]]:
     """Both models analysed, paired and read."""
     graph, base = (Graph(trace, label, branch=said.patterns("branch"), skip=skip) for trace, label in zip(traces, ("model", "base"), strict=True))
     pairing = pair(graph, base, skip)
+    if not graph.trace.real and _adopt_tails(graph, base, pairing):
+        pairing = pair(graph, base, skip)
     return graph, base, pairing, read(graph, base, pairing, said)
+
+
+def _adopt_tails(graph: Graph, base: Graph, pairing: Pairing) -> bool:
+    """A model on meta proves nothing by numbers: its tails are those that were proven in the base. True if any changed."""
+    changed = False
+    for r in graph.residuals:
+        proven = base.residuals[pairing.branch_twin[r.index]]
+        names = {site.name for site in proven.tail}
+        found = next((t for t in r.candidates if {pairing.twin[s.name] for s in t} == names), None) if names else {}
+        if found is None:
+            raise StructureError(f"the tail proven in the base, {sorted(names)}, has no counterpart in the model's branch. Build the model on a real device.")
+        if found != r.tail:
+            r.tail, r.blocked, changed = found, proven.blocked, True
+    return changed
 
 
 def _unfoldable(graph: Graph, facts: Mapping[str, Facts], pairing: Pairing) -> list[str]:

@@ -53,6 +53,8 @@ def as_call(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 def _like_model(example: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
     """Floats take the model's type, tensors its device; numbers, masks and indices stay what they are."""
     if isinstance(example, Tensor):
+        if example.is_meta and device.type != "meta":
+            raise InputError("the example must hold numbers: it is on the meta device, and the base is verified on it. Pass a real tensor; it is moved where it is needed.")
         floats = dtype is not None and example.is_floating_point()
         return example.to(device=device, dtype=dtype if floats else example.dtype)
     if isinstance(example, Mapping):
@@ -81,7 +83,7 @@ def untouched(model: nn.Module, *, training: bool) -> Iterator[None]:
         torch.manual_seed(0)
         torch.backends.mha.set_fastpath_enabled(False)
         try:
-            with torch.backends.mkldnn.flags(enabled=False), torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), torch.no_grad():
+            with torch.backends.mkldnn.flags(enabled=False), torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), torch.inference_mode(False), torch.no_grad():
                 yield
         finally:
             torch.backends.mha.set_fastpath_enabled(fast_path)
@@ -158,14 +160,25 @@ def _export(model: nn.Module, call: Any, label: str) -> Trace:
     """The second front end: a straight-line program from `torch.export`, run through the same recorder."""
     try:
         with untouched(model, training=False):
-            program = torch.export.export(model, call[0], call[1], strict=False).module()
+            program = torch.export.export(_Tensors(model), call[0], call[1], strict=False).module()
     except Exception as error:
         raise StructureError(
             f"the model could be neither run nor exported on this example: {label} ({type(model).__name__}) raised {type(error).__name__}: {_first_line(error)}. "
             "Build it on a real device, or pass an example that model(...) takes."
         ) from error
     meta = any(p.is_meta for p in model.parameters())
-    return _run(program, call, dict(program.named_parameters()), real=not meta, training=True)
+    return _run(program, call, {name.removeprefix("inner."): p for name, p in program.named_parameters()}, real=not meta, training=True)
+
+
+class _Tensors(nn.Module):
+    """Returns the tensors of a model's output, whatever holds them: export does not know a user's classes."""
+
+    def __init__(self, inner: nn.Module):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, *args: Any, **kwargs: Any) -> list[Tensor]:
+        return list(tensors_in(self.inner(*args, **kwargs)))
 
 
 def record_export(model: nn.Module, example: Any, label: str = "model") -> Trace:

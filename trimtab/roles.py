@@ -48,6 +48,7 @@ class Facts:
     tied: bool = False
     first: bool = False  # takes the model's input
     partner: str | None = None  # the weight whose bias this is
+    rank: int = 0  # which of the like-named parameters of its block this is (0.weight, 2.weight of a Sequential)
     fans: tuple[int, int, int, int] = (1, 1, 1, 1)  # fan_in, fan_out of the model, of the base
 
 
@@ -135,7 +136,19 @@ class _Reader:
         for name, uses in model.uses.items():
             if uses:
                 self.by_template.setdefault(template(name), name)
+        self.ranks = self._ranks()
         self.zero = {r.index: self._starts_at_zero(r) for r in model.residuals}
+
+    def _ranks(self) -> dict[str, int]:
+        peers: dict[object, int] = {}
+        ranks: dict[str, int] = {}
+        order = sorted(self.model.uses, key=lambda n: (min((u.node for u in self.model.uses[n]), default=1 << 60), n))
+        for name in order:
+            place = self.pairing.places[name]
+            key = (template(name), place.branches) if place.branches else (template(name), "stream" if place.stream is not None else "outside")
+            ranks[name] = peers.get(key, 0) if place.stream is None else 0
+            peers[key] = peers.get(key, 0) + 1
+        return ranks
 
     # -- uses ----------------------------------------------------------------------------------------------------
 
@@ -155,7 +168,7 @@ class _Reader:
         readout = self._readout(sibling, tied)
         label = role or self._label(kind, m_in, m_out, first, readout)
         facts = Facts(name, twin, shape, base_shape, label, kind, m_in, m_out, tied=tied, first=first, readout=readout, fans=fans)
-        facts = dataclasses.replace(facts, uses=tuple(dict.fromkeys(u.kind for u in uses)), partner=self._partner(sibling))
+        facts = dataclasses.replace(facts, uses=tuple(dict.fromkeys(u.kind for u in uses)), partner=self._partner(sibling), rank=self.ranks[name])
         return self._placed(facts, sibling, twin)
 
     @staticmethod

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from trimtab import ops
 from trimtab.ops import CONVOLUTIONS, JOINT, LINEAR, MATMULS, NORMS, POSITIVE
 from trimtab.trace import Node, Ref, Trace
 
@@ -127,7 +128,7 @@ class _Walk:
             return self.all(refs[1:], node)
         if name in ("mul", "div") or name in MATMULS:
             return self.product(node, refs, moving)
-        if name == "embedding":
+        if name in ops.TABLES:
             return self.of(refs[0], node)
         if name in ("_weight_norm_interface", "_weight_norm"):
             return self.of(refs[1], node)
@@ -140,7 +141,7 @@ class _Walk:
             if not (node.args[2] == 0 or (isinstance(node.args[2], Ref) and is_zero(self.trace, node.args[2].index))):
                 raise Blocked(name)
             return self.of(refs[0], node)
-        if name == "prelu" or name == "_prelu_kernel":
+        if name in ops.ACTIVATIONS:
             return self.of(refs[0], node)
         if name in LINEAR or name in POSITIVE:
             if name == "constant_pad_nd" and len(node.args) > 2 and node.args[2] != 0:
@@ -273,7 +274,7 @@ def replay(trace: Trace, changed: dict[Site, Tensor], target: int, ancestors: in
 
 def _dead(trace: Trace, value: int) -> bool:
     v = trace.values[value]
-    return v.is_float and v.from_input and not bool(trace.tensor(value).any())
+    return v.is_float and not v.constant and not bool(trace.tensor(value).any())
 
 
 def _noise_like(t: Tensor) -> Tensor:
@@ -281,10 +282,23 @@ def _noise_like(t: Tensor) -> Tensor:
     return noise.to(t)
 
 
-def proves(trace: Trace, tail: Tail, target: int, ancestors: int) -> bool:
+def _everywhere(trace: Trace, tail: Tail, ancestors: int, others: int) -> list[Site]:
+    """Every use of the tail's parameters behind the target, not only the one the walk met: the fold scales the tensor.
+
+    Uses that the other side (`others`) depends on belong to earlier rounds of a shared layer.
+    """
+    return [
+        Site(name, user, offset)
+        for name, offset in dict.fromkeys((site.name, site.offset) for site in tail)
+        for user in trace.consumers[trace.params[name]]
+        if any(ancestors >> o & 1 and not others >> o & 1 for o in trace.nodes[user].outputs)
+    ]
+
+
+def proves(trace: Trace, tail: Tail, target: int, ancestors: int, others: int) -> bool:
     """Scale the tail by c and see the target scale by c. Zeros are replaced by noise, or they would prove nothing."""
     start: dict[Site, Tensor] = {}
-    for site in tail:
+    for site in _everywhere(trace, tail, ancestors, others):
         p = trace.tensor(trace.params[site.name]).detach()
         start[site] = p if site.offset or bool(p.any()) else _noise_like(p)
     more = {site: scaled(p, SCALE, site.offset) for site, p in start.items()}
@@ -304,7 +318,7 @@ def proven(trace: Trace, candidates: list[Tail], target: int, ancestors: int, ot
     for tail in candidates:
         if any(others >> o & 1 for site in tail for o in trace.nodes[site.node].outputs):
             continue
-        if not trace.real or proves(trace, tail, target, ancestors):
+        if not trace.real or proves(trace, tail, target, ancestors, others):
             yield tail
 
 
@@ -319,7 +333,7 @@ def degree(trace: Trace, tail: Tail, target: int, ancestors: int) -> float:
     >>> round(degree(trace, both, trace.outputs[0], -1), 4)
     2.0
     """
-    start = {site: trace.tensor(trace.params[site.name]).detach() for site in tail}
+    start = {site: trace.tensor(trace.params[site.name]).detach() for site in _everywhere(trace, tail, ancestors, 0)}
     start = {site: p if site.offset or bool(p.any()) else _noise_like(p) for site, p in start.items()}
     before = replay(trace, start, target, ancestors, liven=True).double()
     after = replay(trace, {site: scaled(p, SCALE, site.offset) for site, p in start.items()}, target, ancestors, liven=True).double()

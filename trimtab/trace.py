@@ -79,7 +79,7 @@ class Value:
     source: str  # "param" | "input" | "constant" | "computed"
     name: str | None = None  # of a parameter or buffer
     node: int | None = None  # that computed it
-    number: float | None = None  # of a one-element constant
+    number: float | None = None  # of a constant whose elements are all equal
     tensor: Tensor | None = None
     from_input: bool = False  # depends on the model's inputs
     from_param: bool = False  # depends on a parameter
@@ -355,6 +355,8 @@ def _storage(t: Tensor) -> int:
 
 
 def _number(t: Tensor) -> float | None:
-    if t.numel() != 1 or t.is_meta or t.is_complex():
+    """The value of a constant: of one element, or of many equal ones (a multiplier stored per channel)."""
+    if t.numel() == 0 or t.is_meta or t.is_complex() or (t.numel() > 1 and not t.is_floating_point()):
         return None
-    return float(t.item())
+    first = float(t.reshape(-1)[0])
+    return first if t.numel() == 1 or (first != 0 and bool((t == first).all())) else None
