@@ -282,6 +282,12 @@ def _noise_like(t: Tensor) -> Tensor:
     return noise.to(t)
 
 
+def _tolerance(trace: Trace, tail: Tail, target: int) -> float:
+    """1e-4, or a few roundings of the coarsest number type on the way."""
+    tensors = [trace.tensor(target), *(trace.tensor(trace.params[site.name]) for site in tail)]
+    return max(1e-4, 4 * max(torch.finfo(t.dtype).eps for t in tensors if t.is_floating_point()))
+
+
 def _everywhere(trace: Trace, tail: Tail, ancestors: int, others: int) -> list[Site]:
     """Every use of the tail's parameters behind the target, not only the one the walk met: the fold scales the tensor.
 
@@ -308,8 +314,7 @@ def proves(trace: Trace, tail: Tail, target: int, ancestors: int, others: int) -
         if size > 0:
             break
     after = replay(trace, more, target, ancestors, liven=liven).double()
-    dtype = trace.tensor(target).dtype
-    tolerance = max(1e-4, 64 * torch.finfo(dtype).eps)
+    tolerance = _tolerance(trace, tail, target)
     return bool(size > 0) and bool((after - SCALE * before).abs().max() <= tolerance * SCALE * size)
 
 
@@ -338,7 +343,7 @@ def degree(trace: Trace, tail: Tail, target: int, ancestors: int) -> float:
     before = replay(trace, start, target, ancestors, liven=True).double()
     after = replay(trace, {site: scaled(p, SCALE, site.offset) for site, p in start.items()}, target, ancestors, liven=True).double()
     ratio = float(after.norm() / before.norm()) if before.norm() > 0 else math.nan
-    tolerance = max(1e-4, 64 * torch.finfo(trace.tensor(target).dtype).eps)
+    tolerance = _tolerance(trace, tail, target)
     if not (after - ratio * before).abs().max() <= tolerance * ratio * before.abs().max():
         return math.nan
     return math.log(ratio) / math.log(SCALE)
