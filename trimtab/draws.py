@@ -83,6 +83,9 @@ def _default_fans(f: Facts, partner: Facts | None) -> list[tuple[str, str, float
     layer with g gates, the hidden size, which is fan_out / g."""
     by_fan_in = f if f.kind == "matrix" else partner
     fans: list[tuple[str, str, float, float]] = [("fan_in", "fan_in", by_fan_in.fans[0], by_fan_in.fans[2])] if by_fan_in else []
+    if by_fan_in and len(by_fan_in.shape) > 2:  # a transposed convolution: torch takes its outputs for inputs
+        kernels = math.prod(by_fan_in.shape[2:]), math.prod(by_fan_in.base_shape[2:])
+        fans.append(("transposed", "fan_out", by_fan_in.fans[1] * kernels[0], by_fan_in.fans[3] * kernels[1]))
     return fans + [(f"{gates} gates", "fan_out", f.fans[1] / gates, f.fans[3] / gates) for gates in (1, 3, 4) if f.kind != "scalar"]
 
 

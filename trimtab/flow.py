@@ -120,12 +120,12 @@ class Flow:
         """Follow a parameter through views, casts and other parameters until it meets an activation."""
         numel = math.prod(self.trace.values[param].shape)
         found: list[Use] = []
-        todo, seen = [param], {param}
+        todo, seen = [(param, False)], {param}
         while todo:
-            value = todo.pop()
+            value, factor = todo.pop()
             for user in (self.trace.nodes[n] for n in self.trace.consumers[value]):
                 if any(self.act[o] for o in user.outputs):
-                    found.append(self._use(user, value, numel))
+                    found.append(self._use(user, value, numel, factor))
                     continue
                 if user.name in ops.MATMULS or user.name in ops.CONVOLUTIONS:  # a product of parameters: which extent meets the input is not followed
                     found.append(Use("unknown", 1, math.prod(self.trace.values[value].shape), 1, user.index))
@@ -133,12 +133,14 @@ class Flow:
                 for o in user.outputs:
                     if o not in seen and self.trace.values[o].is_float:
                         seen.add(o)
-                        todo.append(o)
+                        # A factor of a weight (the g of weight_norm) has fewer numbers than the weight it makes.
+                        grown = (user.pointwise or user.name.startswith("_weight_norm")) and math.prod(self.trace.values[o].shape) > math.prod(self.trace.values[value].shape)
+                        todo.append((o, factor or grown))
             if value in self.trace.outputs:
                 found.append(Use("elementwise", 1, math.prod(self.trace.values[value].shape), 1, -1))
         return sorted(found, key=lambda use: use.node)
 
-    def _use(self, node: Node, value: int, numel: int) -> Use:
+    def _use(self, node: Node, value: int, numel: int, factor: bool) -> Use:
         shape = self.trace.values[value].shape
         size = math.prod(shape)
         refs = [a.index for a in node.args if isinstance(a, Ref)]
@@ -146,8 +148,7 @@ class Flow:
         by_hand = self._sums_products(node)
         if by_hand is not None:
             return Use("contract", by_hand[0], by_hand[1], 1, node.index)
-        # A factor of a weight (the g of weight_norm) has fewer numbers than the weight it makes.
-        if (not self.mixing[node.index] and node.name not in ops.MATMULS) or (numel < size and node.name != "expand"):
+        if factor or (not self.mixing[node.index] and node.name not in ops.MATMULS):
             return elementwise
         if node.name in ops.MATMULS:
             left = refs[0] == value

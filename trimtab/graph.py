@@ -173,7 +173,7 @@ class Graph(Flow):
                 if how == "parallel" and self.behind[branch] >> skip & 1:
                     break  # it reads the sum itself, so what an earlier branch mixed is not its own
                 depth = self._mix_depth(source, branch)
-                if depth < (2 if crossed else 1):
+                if depth < (2 if crossed else 1) and not (how == "identity" and depth == 0 and self._stirs(source, branch)):
                     continue
                 inside = self._params_between(source, branch)
                 if crossed & inside or self._matches(inside, self._skip_patterns) or self._interpolates(node, branch, source):
@@ -181,6 +181,14 @@ class Graph(Flow):
                 kind = self._kind(how, branch, source)
                 return Residual(-1, node.index, skip, branch, source, kind, factor, crossed=crossed)
         return None
+
+    def _stirs(self, source: int, branch: int) -> bool:
+        """A branch without a matrix that still mixes positions (pooling, Fourier) and ends in a gain it is homogeneous in."""
+        between = [n for n in self.trace.nodes if n.name in ops.STIRRING and n.outputs and self.behind[branch] >> n.outputs[0] & 1 and self.behind[n.outputs[0]] >> source & 1]
+        try:
+            return bool(between) and bool(tails(self.trace, branch, stop=source))
+        except Blocked:
+            return False
 
     def _interpolates(self, node: Node, branch: int, source: int) -> bool:
         """x + z (f(x) - x) and (x - f(x)) z + f(x) are gates, not residual branches: the branch holds the skip itself."""
@@ -368,8 +376,12 @@ class Graph(Flow):
             return Place(branches=said, tail_of=said if any(s.name == name for s in self.residuals[said[0]].tail) else ())
         met = self.reach[self.trace.params[name]]
         branches = sorted({i for i, side in met if side == "branch"})
-        if any(side == "skip" for _, side in met):
-            return Place(stream=self._stream_of(name))
+        skips = [i for i, side in met if side == "skip"]
+        if skips:
+            stream, outer = self._stream_of(name), self.enclosing(min(skips))
+            if stream is not None or not outer:
+                return Place(stream=stream)
+            branches = [outer[0]]  # before the first add of a stack that lies inside a branch
         tail_of = tuple(i for i in branches if any(site.name == name for site in self.residuals[i].tail))
         return Place(branches=tuple(branches), tail_of=tail_of)
 
@@ -391,8 +403,12 @@ class Graph(Flow):
         while True:
             out = self.trace.nodes[self.residuals[index].node].outputs[0]
             met = self.reach[out]
+            skips = [i for i, side in met if side == "skip" and i > index]
             branches = [i for i, side in met if side == "branch"]
-            if len(branches) != 1 or any(side == "skip" for _, side in met):
+            if skips:  # on along its own stream
+                index = max(skips)
+                continue
+            if len(branches) != 1 or branches[0] <= index:
                 return tuple(chain)
             (index,) = branches
             if not self.behind[out] >> self.residuals[index].source & 1:

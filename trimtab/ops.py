@@ -154,3 +154,6 @@ POOLS = frozenset(name for name in LINEAR | POSITIVE if "pool" in name)
 
 # The same numbers in another shape, when none are left out.
 REARRANGED = LINEAR - POOLS - frozenset({"mean", "sum", "cumsum", "constant_pad_nd", "tril", "triu", "index", "gather", "index_select", "neg"})
+
+# Mix positions without a parameter.
+STIRRING = POOLS | frozenset({"_fft_c2c", "_fft_r2c", "_fft_c2r", "cumsum", "roll"})

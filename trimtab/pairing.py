@@ -136,6 +136,8 @@ def pair(model: Graph, base: Graph, unscaled: tuple[str, ...] = ()) -> Pairing:
             f"model {have[not n] or f'has {n} residual branches'}. "
             'If the skip is hidden (a custom op), pass overrides={"blocks.*": "branch"}.'
         )
+    for graph in (model, base):
+        _refuse_idle_blocks(graph)
     places, base_places = _places(model), _places(base)
     if n > n_base:
         base_places = _settle(base_places, places)
@@ -200,6 +202,9 @@ def _pair_branches(
                 branch_twin[i] = others[spread(j, len(indices), len(others))]
                 for key, names in parts[0][i].items():
                     partners = parts[1][branch_twin[i]][key]
+                    here, there = _like_named(model, names[0]), _like_named(base, partners[0])
+                    if len(names) != len(partners) and here != there:
+                        faults.append(f"{names[0]} is one of {here} such layers or experts in its branch, {partners[0]} in the base one of {there}: neither width nor depth")
                     twin |= {a: partners[min(j, len(partners) - 1)] for j, a in enumerate(names) if a not in twin}
                 inner = [[s for s, home in enumerate(h) if home == r] for h, r in zip(homes, (i, branch_twin[i]), strict=True)]
                 if len(inner[0]) != len(inner[1]):
@@ -207,6 +212,35 @@ def _pair_branches(
                     continue
                 todo += zip(*inner, strict=True)
     return twin, branch_twin, counts, faults
+
+
+def _like_named(graph: Graph, name: str) -> int:
+    """How many parameters of the same block are called the same but for a number, used in this example or not."""
+    block = _block(name)
+    return sum(template(n) == template(name) and (block is None or _block(n) == block) for n in graph.uses)
+
+
+def _block(name: str) -> str | None:
+    """The numbered block a parameter is in: its path up to the first number."""
+    parts = name.split(".")
+    return next((".".join(parts[: i + 1]) for i, part in enumerate(parts) if part.isdigit()), None)
+
+
+def _refuse_idle_blocks(graph: Graph) -> None:
+    """A numbered block none of which ran, beside blocks that did: skipped at random or by a condition, so not countable."""
+    ran: dict[str, bool] = {}
+    branched: set[str] = set()
+    for name, uses in graph.uses.items():
+        block = _block(name)
+        if block is not None:
+            ran[block] = ran.get(block, False) or bool(uses)
+            branched |= {block.rpartition(".")[0]} if uses and graph.place(name).branches else set()
+    idle = [block for block, done in ran.items() if not done and block.rpartition(".")[0] in branched]
+    if idle:
+        raise StructureError(
+            f"every block must run in the example to be counted: of the {graph.label}, {', '.join(idle[:4])} did not, while its like did. "
+            "If layers are dropped at random, switch that off while parametrizing; if the example takes another path, pass one that takes them all."
+        )
 
 
 def _stacks(graph: Graph) -> tuple[list[list[int]], list[int | None]]:

@@ -114,6 +114,17 @@ def _checked(model: Any, base: Any, gamma0: Any, example: Any) -> Any:
     return example
 
 
+def _pattern(name: str) -> str:
+    """A pattern for all blocks like the one that holds a parameter.
+
+    >>> _pattern("body.blocks.3.fc.weight")
+    'body.blocks.*'
+    """
+    parts = name.split(".")
+    number = next((i for i, part in enumerate(parts) if part.isdigit()), len(parts) - 1)
+    return ".".join([*parts[:number], "*"])
+
+
 def _unwrapped(model: nn.Module) -> nn.Module:
     """The model inside torch.compile or a parallel wrapper: parametrize looks at what was written."""
     for inner in ("_orig_mod", "module"):
@@ -163,7 +174,7 @@ def _unfoldable(graph: Graph, facts: Mapping[str, Facts], pairing: Pairing) -> l
             continue
         problems.append(
             f"the branch of {inside[-1]} ends in {r.blocked}: there is no parameter its depth factor could fold into. "
-            f'Pass overrides={{"{inside[-1]}": "skip"}} to leave this branch unscaled, or use scheme="mup".'
+            f'Pass overrides={{"{_pattern(inside[-1])}": "skip"}} to leave such branches unscaled, or use scheme="mup".'
         )
     if problems:
         raise StructureError("\n".join(["a branch must end in parameters it is homogeneous in:", *(f"  - {p}" for p in problems[:6])]))

@@ -202,6 +202,11 @@ class _Reader:
                 raise StructureError(
                     f"{name} holds {a.copies} matrices (experts, groups) and {b.copies} in the base: their number is no width. Use the same, or overrides={{'{name}': 'hidden'}}."
                 )
+            sliced = a.fan_in * a.fan_out * a.copies < math.prod(shape) and len(contract) != len(base_of["contract"])
+            if sliced and role is None:
+                raise StructureError(
+                    f"{name} {shape} (base {base_shape}) is used slice by slice, {len(contract)} times here and {len(base_of['contract'])} in the base: the weights of several blocks in one tensor. One rate cannot serve them; keep them in a ParameterList."
+                )
             m_in, m_out = a.fan_in / b.fan_in, a.fan_out / b.fan_out
             fans = (a.fan_in, a.fan_out, b.fan_in, b.fan_out)
             if role == "input":

@@ -1,0 +1,296 @@
+"""Ways to be silently wrong that were met once: each is right now, or refused with what to do."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import trimtab
+from structures import IDS, LM, Block, Layer, Net, X
+from trimtab import InputError, StructureError
+
+R = 2**-0.5
+
+
+def two_sizes(build, small=(16, 2), large=(16, 4), example=X, **more):
+    return trimtab.parametrize(build(*large), build(*small), example=example, **more)
+
+
+def branch_ratio(build, name="blocks.0"):
+    """How much a branch's output shrinks when the model is parametrized at four times the depth: 1/2."""
+    torch.manual_seed(1)
+    model = build(16, 8)
+    block = model.get_submodule(name)
+    h = torch.randn(5, 16)
+    before = block(h) - h
+    trimtab.parametrize(model, build(16, 2), example=X)
+    return ((block(h) - h).norm() / before.norm()).item()
+
+
+class Normalised(Block):
+    def f(self, h):
+        return F.linear(torch.relu(self.a(h)), F.normalize(self.w, dim=1))
+
+
+class Standardised(Block):
+    def f(self, h):
+        return F.linear(torch.relu(self.a(h)), (self.w - self.w.mean(1, keepdim=True)) / self.w.std(1, keepdim=True))
+
+
+class TiedInside(Block):
+    def f(self, h):
+        return F.linear(torch.relu(F.linear(h, self.w)), self.w.T)
+
+
+@pytest.mark.parametrize("cls", [Normalised, Standardised])
+def test_the_fold_scales_the_tensor_at_every_use(cls):
+    """A weight divided by its own norm carries no factor, whatever one of its two uses says."""
+    ratio = branch_ratio(lambda n, L: Net(n, [cls(a=nn.Linear(n, n), w=nn.Parameter(torch.randn(n, n))) for _ in range(L)]))
+    assert ratio == pytest.approx(0.5, rel=1e-4)
+
+
+def test_a_tail_of_degree_two_is_refused():
+    with pytest.raises(StructureError, match="homogeneous"):
+        two_sizes(lambda n, L: Net(n, [TiedInside(w=nn.Parameter(torch.randn(n, n) * 0.1)) for _ in range(L)]))
+
+
+def test_branches_with_the_same_inner_names_are_not_mixed_up():
+    class Two(nn.Module):
+        def __init__(self, n):
+            super().__init__()
+            self.mlp = nn.Sequential(nn.LayerNorm(n), nn.Linear(n, 4 * n), nn.GELU(), nn.Linear(4 * n, n))
+            self.adapter = nn.Sequential(nn.LayerNorm(n), nn.Linear(n, n // 2), nn.GELU(), nn.Linear(n // 2, n))
+
+        def forward(self, h):
+            h = h + self.mlp(h)
+            return h + self.adapter(h)
+
+    p = two_sizes(lambda n, L: Net(n, [Two(n) for _ in range(L)]))
+    assert all(row.m_in == row.m_out == 1 for row in p.rows.values())
+    assert p["blocks.1.mlp.3.weight"].init == pytest.approx(R) and p["blocks.0.adapter.3.weight"].u == 0.5
+
+
+def test_nested_stacks_of_equal_groups_get_equal_numbers():
+    class Group(nn.Module):
+        def __init__(self, n, L):
+            super().__init__()
+            self.blocks, self.out = nn.ModuleList(Block(fc=nn.Linear(n, n)) for _ in range(L)), nn.Linear(n, n)
+
+        def forward(self, h):
+            z = h
+            for block in self.blocks:
+                z = block(z)
+            return h + self.out(z)
+
+    p = two_sizes(lambda n, L: Net(n, [Group(n, L) for _ in range(2)]))
+    inner = {p[f"blocks.{g}.blocks.{b}.fc.weight"].m_L for g in range(2) for b in range(4)}
+    assert inner == {2.0} and p["blocks.0.out.weight"].m_L == 1.0
+    assert isinstance(p.depth, dict) and set(p.depth.values()) == {1.0, 2.0}
+
+
+def test_a_learned_query_however_it_is_written():
+    class Pool(nn.Module):
+        def __init__(self, n, how):
+            super().__init__()
+            self.embed, self.k, self.q, self.head, self.how = nn.Linear(6, n), nn.Linear(n, n), nn.Parameter(torch.randn(1, n)), nn.Linear(n, 5), how
+
+        def forward(self, x):
+            h = self.embed(x)[None].expand(2, -1, -1)
+            k = self.k(h)
+            if self.how == "sdpa":
+                y = F.scaled_dot_product_attention(self.q.expand(2, -1, -1), k, h)
+            else:
+                y = (self.q @ k.transpose(1, 2) * k.shape[-1] ** -0.5).softmax(-1) @ h
+            return self.head(y[:, 0])
+
+    rows = [trimtab.parametrize(Pool(64, how), Pool(16, how), example=X, overrides={"q": {"init_law": "fixed"}})["q"] for how in ("sdpa", "matmul")]
+    assert [(r.init, r.u) for r in rows] == [pytest.approx((0.5, 0.5))] * 2
+
+
+def test_attention_without_softmax_is_folded_once():
+    class ReluAttention(nn.Module):
+        def __init__(self, n):
+            super().__init__()
+            self.q, self.k, self.v, self.o = (nn.Linear(n, n) for _ in range(4))
+
+        def forward(self, h):
+            a = torch.relu(self.q(h) @ self.k(h).transpose(-1, -2) * h.shape[-1] ** -0.5) / h.shape[1]
+            return self.o(a @ self.v(h))
+
+    p = two_sizes(lambda n, L: LM(n, [Layer(n, ReluAttention(n)) for _ in range(L)]), (16, 2), (64, 2), IDS)
+    assert p["layers.0.attn.q.weight"].fold == pytest.approx(0.5) and p["layers.0.attn.k.weight"].fold == 1.0
+
+
+def test_values_that_share_only_a_bias_with_the_queries():
+    class Cross(nn.Module):
+        def __init__(self, n):
+            super().__init__()
+            self.e, self.at, self.h = nn.Linear(6, n), nn.MultiheadAttention(n, 2, kdim=6, vdim=6, batch_first=True), nn.Linear(n, 5)
+
+        def forward(self, x):
+            h = self.e(x)[None]
+            return self.h(h + self.at(h, x[None], x[None], need_weights=False)[0])
+
+    p = trimtab.parametrize(Cross(64), Cross(16), example=X, overrides={"at.*_proj_weight": {"init_law": "xavier"}})
+    r = 4**-0.25
+    assert [p[f"at.{k}"].fold for k in ("q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_bias", "out_proj.weight")] == pytest.approx([r, r, r, r, 1 / r])
+
+
+@pytest.mark.parametrize("how", ["scalar", "weight", "vector"])
+def test_a_constant_of_the_readout_however_it_is_written(how):
+    class Head(nn.Linear):
+        def forward(self, h):
+            c = 16 / h.shape[-1]
+            if how == "scalar":
+                return c * super().forward(h)
+            if how == "weight":
+                return F.linear(h, c * self.weight, self.bias)
+            return super().forward(h * torch.full((h.shape[-1],), c))
+
+    model, base = (nn.Sequential(nn.Linear(6, n), nn.Tanh(), nn.Linear(n, n, bias=False), Head(n, 5, bias=False)) for n in (64, 16))
+    p = trimtab.parametrize(model, base, example=X)
+    assert p["3.weight"].init * p["2.weight"].init == pytest.approx((1 / 4) * (1 / 2) * 4)
+
+
+def test_products_of_parameters_are_refused_not_guessed():
+    class LowRank(Block):
+        def f(self, h):
+            return F.linear(h, self.a @ self.b)
+
+    def build(n, L):
+        return Net(n, [LowRank(a=nn.Parameter(torch.randn(n, 4)), b=nn.Parameter(torch.randn(4, n))) for _ in range(L)])
+
+    with pytest.raises(StructureError, match="contraction is not known"):
+        two_sizes(build, (16, 2), (64, 2))
+
+
+def test_weights_of_all_blocks_in_one_tensor_are_refused():
+    class Stacked(nn.Module):
+        def __init__(self, n, L):
+            super().__init__()
+            self.stem, self.w, self.head = nn.Linear(6, n), nn.Parameter(torch.randn(L, n, n) * n**-0.5), nn.Linear(n, 5)
+
+        def forward(self, x):
+            h = self.stem(x)
+            for k in range(len(self.w)):
+                h = h + torch.relu(h) @ self.w[k]
+            return self.head(h)
+
+    with pytest.raises(StructureError, match="slice by slice"):
+        two_sizes(Stacked)
+
+
+def test_a_gate_on_skip_and_branch_does_not_carry_the_factor():
+    class Convex(Block):
+        def forward(self, h):
+            return (1 - self.g) * h + self.g * self.f(h)
+
+    p = two_sizes(lambda n, L: Net(n, [Convex(fc=nn.Linear(n, n), g=nn.Parameter(torch.tensor(0.5))) for _ in range(L)]))
+    assert p.branches[0].tail == ("blocks.0.fc.weight", "blocks.0.fc.bias") and p["blocks.0.fc.weight"].init == pytest.approx(R)
+
+
+def test_richness_sees_the_readout_behind_a_skip_from_the_input():
+    class Denoiser(nn.Module):
+        def __init__(self, n, L):
+            super().__init__()
+            self.net = Net(n, [Block(fc=nn.Linear(n, n)) for _ in range(L)], head=nn.Linear(n, 6))
+
+        def forward(self, x):
+            return x + self.net(x)
+
+    p = two_sizes(Denoiser, (16, 2), (64, 2), gamma0=2.0)
+    assert (p["net.head.weight"].init, p["net.head.weight"].u) == pytest.approx((1 / 8, 1 / 4))
+    assert p["net.stem.weight"].u == 2.0
+
+
+def test_factors_are_not_handed_to_another_size():
+    def build(n, L):
+        return Net(n, [Block(fc=nn.Linear(n, n)) for _ in range(L)])
+
+    p = two_sizes(build, (16, 2), (64, 2))
+    with pytest.raises(InputError, match="size that was parametrized"):
+        p.groups(torch.optim.AdamW, lr=1e-3, model=build(32, 2))
+
+
+def test_layers_of_one_sequential_keep_their_own_laws():
+    def build(n, L):
+        net = Net(n, [Block(fc=nn.Sequential(nn.Linear(n, n, bias=False), nn.ReLU(), nn.Linear(n, n, bias=False))) for _ in range(L)])
+        for block in net.blocks:
+            nn.init.normal_(block.fc[0].weight, std=0.005)
+        return net
+
+    p = two_sizes(build, (32, 2), (128, 2))
+    assert (p["blocks.0.fc.0.weight"].rescale, p["blocks.0.fc.2.weight"].rescale) == pytest.approx((0.5, 1.0))
+
+
+def test_more_layers_inside_a_branch_are_no_depth():
+    def build(n, k):
+        layers = [layer for _ in range(k) for layer in (nn.ReLU(), nn.Linear(n, n))]
+        return Net(n, [Block(fc=nn.Sequential(*layers)) for _ in range(2)])
+
+    with pytest.raises(StructureError, match="neither width nor depth"):
+        two_sizes(build, (16, 2), (16, 4))
+
+
+def test_blocks_dropped_at_random_are_noticed():
+    class Dropping(Net):
+        def forward(self, x):
+            h = self.stem(x)
+            for block in self.blocks:
+                h = block(h) if torch.rand(()) > 0.5 else h
+            return self.head(h)
+
+    with pytest.raises(StructureError, match="every block must run"):
+        two_sizes(lambda n, L: Dropping(n, [Block(fc=nn.Linear(n, n)) for _ in range(L)]), (16, 4), (16, 8))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_number_types(dtype):
+    p = trimtab.parametrize(LM(64, [Layer(64)]).to(dtype), LM(32, [Layer(32)]).to(dtype), example=IDS)
+    assert p["layers.0.attn.q.weight"].fold == pytest.approx(R)
+
+
+def test_compiled_and_parallel_models_are_looked_into():
+    def build(n):
+        return Net(n, [Block(fc=nn.Linear(n, n))])
+
+    for wrap in (torch.compile, nn.DataParallel):
+        p = trimtab.parametrize(wrap(build(32)), build(16), example=X)
+        assert p["head.weight"].role == "readout"
+
+
+def test_meta_is_proven_on_the_base():
+    """A branch that ends in a norm without gain has no tail: refused on meta as on a real device."""
+
+    class NoGain(Block):
+        def f(self, h):
+            z = self.fc(h)
+            return z * torch.rsqrt(z.pow(2).mean(-1, keepdim=True) + 1e-6)
+
+    def build(n, L):
+        return Net(n, [NoGain(fc=nn.Linear(n, n)) for _ in range(L)])
+
+    with torch.device("meta"):
+        empty = build(16, 4)
+    for model, apply in ((build(16, 4), True), (empty, False)):
+        with pytest.raises(StructureError, match="homogeneous"):
+            trimtab.parametrize(model, build(16, 2), example=X, apply=apply)
+
+
+def test_weights_that_are_not_finite():
+    model = Net(32, [Block(fc=nn.Linear(32, 32))])
+    with torch.no_grad():
+        model.stem.weight[0, 0] = math.nan
+    with pytest.raises(InputError, match="finite"):
+        trimtab.parametrize(model, Net(16, [Block(fc=nn.Linear(16, 16))]), example=X)
+
+
+def test_a_gate_that_starts_closed():
+    class Flamingo(Block):
+        def forward(self, h):
+            return h + torch.tanh(self.g) * self.f(h)
+
+    p = two_sizes(lambda n, L: Net(n, [Flamingo(fc=nn.Linear(n, n), g=nn.Parameter(torch.zeros(()))) for _ in range(L)]))
+    assert p.branches[0].tail == ("blocks.0.fc.weight", "blocks.0.fc.bias")
