@@ -126,7 +126,7 @@ class _Collector:
             own = self._snapped(_constant(p) / _constant(twin)) * m_d ** (-0.5 * p.normalised)
             fold = 1 / (m_d * own)
             key = _sides(p, None)
-            if not math.isclose(self.folded.get(key, fold), fold, rel_tol=1e-9):
+            if key in self.folded and not math.isclose(self.folded[key], fold, rel_tol=1e-9):
                 raise StructureError(
                     f"one query projection serves scores that want different factors, {self.folded[key]:.4g} and {fold:.4g}: {sorted(key[0])}. Use separate projections."
                 )
