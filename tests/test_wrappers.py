@@ -1,0 +1,147 @@
+"""The lives of a model: after each wrapper three AdamW steps are those of the unwrapped model."""
+
+import copy
+import socket
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+import trimtab
+from structures import CASES, IDS
+
+build = CASES["pre-norm-transformer"].build
+
+
+def parametrized():
+    torch.manual_seed(0)
+    model = build(32, 4)
+    return model, trimtab.parametrize(model, build(16, 2), example=IDS)
+
+
+def three_steps(model, optimizer, forward=None):
+    for step in range(3):
+        ids = IDS.roll(step, 1)
+        optimizer.zero_grad()
+        F.cross_entropy((forward or model)(ids).flatten(0, 1), ids.flatten()).backward()
+        optimizer.step()
+
+
+def weights(model):
+    return {k.removeprefix("module.").removeprefix("_orig_mod."): v.detach().clone() for k, v in model.named_parameters()}
+
+
+@pytest.fixture
+def plain():
+    model, p = parametrized()
+    three_steps(model, p.optimizer(torch.optim.AdamW, lr=1e-2, weight_decay=0.1))
+    return weights(model)
+
+
+def close(a, b, tolerance=0.0):
+    return a.keys() == b.keys() and all((a[k] - b[k]).abs().max() <= tolerance for k in a)
+
+
+def test_deepcopy(plain):
+    model, p = parametrized()
+    twin = copy.deepcopy(model)
+    three_steps(twin, p.optimizer(torch.optim.AdamW, lr=1e-2, weight_decay=0.1, model=twin))
+    assert close(weights(twin), plain)
+
+
+def test_state_dict_and_json(plain, tmp_path):
+    model, p = parametrized()
+    torch.save(model.state_dict(), tmp_path / "model.pt")
+    resumed = build(32, 4)
+    resumed.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
+    q = trimtab.Parametrization.from_json(p.to_json())
+    three_steps(resumed, q.optimizer(torch.optim.AdamW, lr=1e-2, weight_decay=0.1, model=resumed))
+    assert close(weights(resumed), plain)
+
+
+def test_average_of_the_weights(plain):
+    model, p = parametrized()
+    average = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.0))
+    optimizer = p.optimizer(torch.optim.AdamW, lr=1e-2, weight_decay=0.1)
+    three_steps(model, optimizer)
+    average.update_parameters(model)
+    assert close(weights(model), plain)
+    assert close(weights(average), plain)
+
+
+def test_gradient_checkpointing(plain):
+    model, p = parametrized()
+
+    def forward(ids):
+        h = model.embed(ids) + model.pos(torch.arange(ids.shape[1]))
+        for layer in model.layers:
+            h = checkpoint(layer, h, use_reentrant=False)
+        return model.head(model.norm(h))
+
+    three_steps(model, p.optimizer(torch.optim.AdamW, lr=1e-2, weight_decay=0.1), forward)
+    assert close(weights(model), plain)
+
+
+def test_compile_fullgraph(plain):
+    model, p = parametrized()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    three_steps(compiled, p.optimizer(torch.optim.AdamW, lr=1e-2, weight_decay=0.1, model=compiled))
+    assert close(weights(compiled), plain, 1e-6)
+
+
+def test_meta_then_materialised(plain):
+    with torch.device("meta"):
+        empty = build(32, 4)
+    torch.manual_seed(0)
+    model = build(32, 4)
+    p = trimtab.parametrize(empty, build(16, 2), example=IDS, apply=False)
+    p.apply(model)
+    three_steps(model, p.optimizer(torch.optim.AdamW, lr=1e-2, weight_decay=0.1))
+    assert close(weights(model), plain)
+
+
+def _process(rank, port, how, path):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    model, p = parametrized()
+    if how == "ddp":
+        wrapped = torch.nn.parallel.DistributedDataParallel(model)
+    else:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh("cpu", (2,))
+        for layer in model.layers:
+            fully_shard(layer, mesh=mesh)
+        wrapped = fully_shard(model, mesh=mesh)
+    optimizer = p.optimizer(torch.optim.AdamW, lr=1e-2, weight_decay=0.1, model=wrapped)
+    norms = []
+    for step in range(3):
+        ids = IDS.roll(step, 1)
+        optimizer.zero_grad()
+        F.cross_entropy(wrapped(ids).flatten(0, 1), ids.flatten()).backward()
+        norms.append(float(p.clip_grad_norm_(1e9, model=wrapped)))
+        optimizer.step()
+    p.check(optimizer)
+    full = {k: (v.full_tensor() if hasattr(v, "full_tensor") else v) for k, v in weights(wrapped).items()}
+    if rank == 0:
+        torch.save((full, norms), path)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("how", ["ddp", "fsdp2"])
+def test_two_processes_equal_one(how, plain, tmp_path):
+    """Both processes see the same batch, so the averaged gradient is the one of a single process."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    mp.start_processes(_process, args=(port, how, tmp_path / "out.pt"), nprocs=2, start_method="spawn")
+    full, norms = torch.load(tmp_path / "out.pt", weights_only=True)
+    assert close(full, plain, 1e-6)
+    model, p = parametrized()
+    F.cross_entropy(model(IDS).flatten(0, 1), IDS.flatten()).backward()
+    assert norms[0] == pytest.approx(float(p.clip_grad_norm_(1e9)), rel=1e-5)
