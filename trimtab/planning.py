@@ -80,10 +80,7 @@ def parametrize(
     branches = branches_of(graph)
     stacks = stack_names(branches)
     rows = {name: row_of(f, scheme, gamma, folds.factor.get(name, 1.0), name in folds.offset, branches, stacks, said) for name, f in facts.items()}
-    ratios = {template(stacks[k]): n / b for k, (n, b) in enumerate(pairing.counts)}
-    depth: float | dict[str, float] = 1.0
-    if ratios:
-        depth = next(iter(ratios.values())) if len(set(ratios.values())) == 1 else ratios
+    depth = _depth({stacks[k]: n / b for k, (n, b) in enumerate(pairing.counts)})
     p = Parametrization(rows, [b for b, _ in branches], depth, scheme, gamma0, main_width(facts))
     p.notes = [*notes, *folds.notes, *advice(graph, p)]
     p._draws = prepare(facts, rows, base, said, p.width)
@@ -112,6 +109,20 @@ def _checked(model: Any, base: Any, gamma0: Any, example: Any) -> Any:
     if problems:
         raise faults("parametrize(model, base, example=...):", problems)
     return example
+
+
+def _depth(ratios: Mapping[str, float]) -> float | dict[str, float]:
+    """m_L: one number where all stacks grow alike, else by stack; stacks numbered alike that grow alike share a line.
+
+    >>> _depth({"stages.0": 1.5, "stages.1": 2.0})
+    {'stages.0': 1.5, 'stages.1': 2.0}
+    """
+    if len(set(ratios.values())) <= 1:
+        return next(iter(ratios.values()), 1.0)
+    alike: dict[str, set[float]] = {}
+    for name, ratio in ratios.items():
+        alike.setdefault(template(name), set()).add(ratio)
+    return {template(name) if len(alike[template(name)]) == 1 else name: ratio for name, ratio in ratios.items()}
 
 
 def _pattern(name: str) -> str:

@@ -82,7 +82,7 @@ def stack_names(branches: list[tuple[Branch, int]]) -> dict[int, str]:
         paths = [b.name.split("#")[0].split(".") for b, j in branches if j == k]
         common: list[str] = []
         for parts in zip(*paths, strict=False):
-            if len(set(parts)) > 1 or parts[0].isdigit():
+            if len(set(parts)) > 1 or (len(parts) == 1 and parts[0].isdigit()):
                 break
             common.append(parts[0])
         name = ".".join(common) or "stack"
