@@ -95,10 +95,21 @@ def test_explain(tmp_path, capsys):
     assert p.depth == 4.0 and p.width == 2.0
 
 
+@pytest.mark.parametrize(("name", "branches"), [("gpt2", 12), ("llama", 12), ("t5", 30), ("vit", 12)])
+def test_explain_a_published_architecture(name, branches, capsys):
+    pytest.importorskip("transformers", reason="the [hf] extra is not installed")
+    assert main(["explain", "--hf", name, "--width", "768", "--depth", "6", "--base-width", "192", "--base-depth", "2"]) == 0
+    text = capsys.readouterr().out
+    assert f"{branches} residual branches" in text and "depth x 3" in text and "when the model has weights" in text
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
         (["explain", "nowhere.py:build", "--width", "64", "--depth", "8", "--base-width", "32", "--base-depth", "2"], "no file nowhere.py"),
+        (["explain", "--hf", "gpt22", "--width", "64", "--depth", "8", "--base-width", "32", "--base-depth", "2"], "near it are"),
+        (["explain", "--hf", "resnet", "--width", "64", "--depth", "8", "--base-width", "32", "--base-depth", "2"], "has stages"),
+        (["explain", "--width", "64", "--depth", "8", "--base-width", "32", "--base-depth", "2"], "name one model"),
         (["explain", "no_colon", "--width", "64", "--depth", "8", "--base-width", "32", "--base-depth", "2"], "pkg.mod:function"),
         (["explain", "not_a_module_x:build", "--width", "64", "--depth", "8", "--base-width", "32", "--base-depth", "2"], "could not be imported"),
         (["explain", "math:sqrt", "--width", "0", "--depth", "8", "--base-width", "32", "--base-depth", "2", "--optimizer", "Foo"], "width must be >= 1"),

@@ -1,6 +1,7 @@
 """The command line: thin, and free of torch until a command needs it.
 
     trimtab explain pkg.mod:build --width 512 --depth 24 --base-width 128 --base-depth 4
+    trimtab explain --hf llama    --width 4096 --depth 32 --base-width 256 --base-depth 4
 
 Exit codes: 0 good; 1 the verdict is no; 2 the input is wrong (all faults at once, no traceback); 130 interrupted.
 """
@@ -20,8 +21,6 @@ from trimtab.errors import TrimtabError
 class Explain:
     """Roles, branches and factors of your model at a target size."""
 
-    build: tyro.conf.Positional[str]
-    """Your `build(width, depth) -> nn.Module`, as pkg.mod:function or file.py:function. Its module may have an `example()`."""
     width: int
     """Width of the model you are going to train."""
     depth: int
@@ -30,6 +29,10 @@ class Explain:
     """Width of the model you tuned."""
     base_depth: int
     """Its depth."""
+    build: tyro.conf.Positional[str | None] = None
+    """Your `build(width, depth) -> nn.Module`, as pkg.mod:function or file.py:function. Its module may have an `example()`."""
+    hf: str | None = None
+    """Instead of build: a model type of transformers (gpt2, llama, vit, ...), from its configuration, offline."""
     scheme: str = "depth-mup"
     """sp, ntk, mup, depth-mup or completep."""
     optimizer: str = "AdamW"

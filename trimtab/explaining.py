@@ -11,6 +11,7 @@ from trimtab.errors import InputError
 from trimtab.loading import beside, load
 from trimtab.parametrization import Parametrization
 from trimtab.planning import parametrize
+from trimtab.published import published
 
 if TYPE_CHECKING:
     from trimtab.cli import Explain
@@ -34,11 +35,19 @@ def explain(command: Explain) -> int:
     cls = getattr(torch.optim, command.optimizer, None)
     if cls is None:
         problems.append(f"optimizer must be a class in torch.optim: got {command.optimizer!r}")
+    if (command.build is None) == (command.hf is None):
+        problems.append("name one model: file.py:build (or pkg.mod:build), or --hf with a model type")
     if problems:
         raise InputError("\n".join(["trimtab explain:", *(f"  - {p}" for p in problems)]))
-    build = load(command.build)
-    make = load(command.example) if command.example else beside(build, "example")
-    model, base = _built(build, command.width, command.depth), _built(build, command.base_width, command.base_depth)
+    if command.hf is not None:
+        build, make = published(command.hf)
+        with torch.device("meta"):
+            model = _built(build, command.width, command.depth)
+    else:
+        build = load(command.build or "")
+        make = load(command.example) if command.example else beside(build, "example")
+        model = _built(build, command.width, command.depth)
+    base = _built(build, command.base_width, command.base_depth)
     p = parametrize(model, base, scheme=command.scheme, example=make() if make else None, apply=False)
     print(p.to_json() if command.json else "\n".join(_lines(p, cls)))
     return 0
@@ -64,7 +73,7 @@ def _lines(p: Parametrization, cls: Any) -> list[str]:
     for role, n in Counter(row.role for row in p.rows.values()).items():
         lines.append(f"  {n} {role}: {WHY[role]}")
     laws = Counter(row.law for row in p.rows.values() if row.law)
-    lines.append("  init laws measured against the base: " + ", ".join(f"{law} ({n})" for law, n in laws.items()))
+    lines.append("  init laws measured against the base: " + (", ".join(f"{law} ({n})" for law, n in laws.items()) or "when the model has weights (p.apply)"))
     lines += ["", str(p), "", f"{cls.__name__} multiplies the base's hyperparameters by:"]
     groups: dict[tuple[float, ...], list[str]] = {}
     for name, f in p.factors(cls).items():
