@@ -136,3 +136,27 @@ def test_reloaded_is_the_same_model(tmp_path):
     q = trimtab.Parametrization.from_json((tmp_path / "trimtab.json").read_text())
     a, b = trained(model, p.optimizer(torch.optim.AdamW, lr=1e-3)), trained(again, q.optimizer(torch.optim.AdamW, lr=1e-3, model=again))
     assert all(torch.equal(a[k], b[k]) for k in a)
+
+
+def test_trainer_with_the_optimizer_handed_over(tmp_path):
+    """HF Trainer makes its own optimizer unless given one; given ours, the factors survive its schedule and its steps."""
+    pytest.importorskip("accelerate", reason="the [hf] extra is not installed")
+    import transformers as T
+
+    build = FAMILIES["gpt2"][0]
+    model = build(64, 4)
+    p = trimtab.parametrize(model, build(32, 2), example=dict(input_ids=IDS))
+    data = [dict(input_ids=row, labels=row) for row in IDS for _ in range(4)]
+    args = T.TrainingArguments(
+        str(tmp_path), max_steps=3, per_device_train_batch_size=2, report_to=[], save_strategy="no", logging_strategy="no", use_cpu=True, lr_scheduler_type="cosine", warmup_steps=1
+    )
+    optimizer = p.optimizer(torch.optim.AdamW, lr=1e-3, weight_decay=0.1)
+    before = {n: q.detach().clone() for n, q in model.named_parameters()}
+    trainer = T.Trainer(model=model, args=args, train_dataset=data, optimizers=(optimizer, None))
+    trainer.train()
+    assert any(not torch.equal(before[n], q) for n, q in model.named_parameters())
+    p.check(optimizer)
+    own = T.Trainer(model=model, args=args, train_dataset=data)
+    own.create_optimizer()
+    with pytest.raises(trimtab.OptimizerError):
+        p.check(own.optimizer)
