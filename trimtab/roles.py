@@ -16,8 +16,9 @@ from typing import Any
 from trimtab import ops
 from trimtab.errors import StructureError, faults
 from trimtab.flow import Use
-from trimtab.graph import Graph, Residual
+from trimtab.graph import Graph
 from trimtab.pairing import Pairing, template
+from trimtab.residuals import Residual
 
 ROLES = ("input", "hidden", "readout", "elementwise", "scalar")
 NUMBERS = ("init", "lr", "weight_decay", "eps")
