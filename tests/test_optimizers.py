@@ -272,3 +272,13 @@ def test_a_gain_stored_as_one_plus_w_refuses_decay():
     p.groups(torch.optim.AdamW, lr=1e-3, weight_decay=0.0)
     p = trimtab.parametrize(case.build(16, 4), case.build(16, 2), example=X, overrides={"*.norm.weight": {"weight_decay": 0}})
     p.groups(torch.optim.AdamW, lr=1e-3, weight_decay=0.1)
+
+
+def test_coupled_decay_in_a_normalised_optimizer_is_noted_once():
+    p = trimtab.parametrize(lm(), lm(16, 2), example=IDS)
+    for _ in range(2):
+        p.groups(torch.optim.Adam, lr=1e-3, weight_decay=0.1)
+    assert sum("AdamW keeps" in n for n in p.notes) == 1
+    q = trimtab.parametrize(lm(), lm(16, 2), example=IDS)
+    q.groups(torch.optim.AdamW, lr=1e-3, weight_decay=0.1)
+    assert not any("AdamW keeps" in n for n in q.notes)

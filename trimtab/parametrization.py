@@ -28,6 +28,7 @@ from trimtab.tables import render, rich_table
 from trimtab.tails import scaled
 
 FORMAT = 1
+COUPLED = "coupled L2 inside a normalised optimizer keeps either its time scale or its balance with the gradient over size, not both; AdamW keeps lr x wd."
 
 
 class Parametrization:
@@ -197,6 +198,8 @@ class Parametrization:
         params = self.named_parameters(model)
         all_factors = self.factors(cls, **hyper)
         decay, eps = hyper.get("weight_decay", _default(cls, "weight_decay")), hyper.get("eps", _default(cls, "eps"))
+        if fam.decay == "coupled" and decay and not self.scheme.identity and COUPLED not in self.notes:
+            self.notes.append(COUPLED)
         merged: dict[tuple[float, ...], list[nn.Parameter]] = {}
         numbers: dict[tuple[float, ...], dict[str, Any]] = {}
         for name in self._chosen(only):
