@@ -294,3 +294,99 @@ def test_a_gate_that_starts_closed():
 
     p = two_sizes(lambda n, L: Net(n, [Flamingo(fc=nn.Linear(n, n), g=nn.Parameter(torch.zeros(()))) for _ in range(L)]))
     assert p.branches[0].tail == ("blocks.0.fc.weight", "blocks.0.fc.bias")
+
+
+class TwoTerms(nn.Module):
+    """Scores with a second term, scaled together or each by itself (relative positions, decoupled rotary keys)."""
+
+    def __init__(self, n, together):
+        super().__init__()
+        self.q, self.k, self.k2, self.v, self.o = (nn.Linear(n, n) for _ in range(5))
+        self.together = together
+
+    def forward(self, h):
+        q, c = self.q(h), h.shape[-1] ** -0.5
+        a, b = (q @ k(h).transpose(-1, -2) for k in (self.k, self.k2))
+        scores = (a + b) * c if self.together else a * c + b * c
+        return self.o(scores.softmax(-1) @ self.v(h))
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_scores_of_two_terms(together):
+    p = two_sizes(lambda n, L: LM(n, [Layer(n, TwoTerms(n, together)) for _ in range(L)]), (16, 2), (64, 2), IDS)
+    assert p["layers.0.attn.q.weight"].fold == pytest.approx(0.5)
+    assert {p[f"layers.0.attn.{k}.weight"].fold for k in ("k", "k2", "v", "o")} == {1.0}
+
+
+@pytest.mark.parametrize("value", [0.1, 0.25, 1.0])
+@pytest.mark.parametrize("n", [16, 64])
+def test_a_constant_gain_is_not_taken_for_a_draw(value, n):
+    class Scaled(Block):
+        def forward(self, h):
+            return h + self.gamma * self.f(h)
+
+    def build(n, L):
+        return Net(n, [Scaled(fc=nn.Linear(n, n), gamma=nn.Parameter(torch.full((n,), value))) for _ in range(L)])
+
+    p = two_sizes(build, (n, 2), (2 * n, 4))
+    assert p["blocks.0.gamma"].rescale == pytest.approx(R)
+
+
+@pytest.mark.parametrize("temperature", ["query", "scores", "none"])
+def test_cosine_attention_is_over_d_already(temperature):
+    class Cosine(nn.Module):
+        def __init__(self, n):
+            super().__init__()
+            self.q, self.k, self.v, self.o = (nn.Linear(n, n) for _ in range(4))
+            self.t = nn.Parameter(torch.tensor(10.0))
+
+        def forward(self, h):
+            q, k = F.normalize(self.q(h), dim=-1), F.normalize(self.k(h), dim=-1)
+            q = q * self.t if temperature == "query" else q
+            scores = q @ k.transpose(-1, -2)
+            scores = scores * self.t if temperature == "scores" else scores
+            return self.o(scores.softmax(-1) @ self.v(h))
+
+    p = two_sizes(lambda n, L: LM(n, [Layer(n, Cosine(n)) for _ in range(L)]), (16, 2), (64, 2), IDS)
+    assert all(row.fold == 1.0 for row in p.rows.values())
+
+
+def test_a_buffer_that_is_filled_piece_by_piece():
+    class Filled(nn.Module):
+        def __init__(self, n):
+            super().__init__()
+            self.q, self.k1, self.k2, self.v, self.o = nn.Linear(n, n), nn.Linear(n, n // 2), nn.Linear(n, n // 2), nn.Linear(n, n), nn.Linear(n, n)
+
+        def forward(self, h):
+            half = h.shape[-1] // 2
+            k = h.new_empty(h.shape).fill_(float("nan"))
+            k[..., :half] = self.k1(h)
+            k[..., half:] = self.k2(h)
+            return self.o((self.q(h) @ k.transpose(-1, -2) * h.shape[-1] ** -0.5).softmax(-1) @ self.v(h))
+
+    p = two_sizes(lambda n, L: LM(n, [Layer(n, Filled(n)) for _ in range(L)]), (16, 2), (64, 2), IDS)
+    assert p["layers.0.attn.q.weight"].fold == pytest.approx(0.5)
+
+
+def test_a_matrix_on_a_fixed_table():
+    class Sinusoids(nn.Module):
+        def __init__(self, n):
+            super().__init__()
+            self.register_buffer("table", torch.randn(7, 6))
+            self.project, self.embed, self.head = nn.Linear(6, n, bias=False), nn.Embedding(11, n), nn.Linear(n, 5)
+
+        def forward(self, ids):
+            return self.head(torch.tanh(self.embed(ids) + self.project(self.table)))
+
+    p = trimtab.parametrize(Sinusoids(64), Sinusoids(16), example=IDS)
+    assert (p["project.weight"].role, p["project.weight"].u, p["project.weight"].s) == ("input", 1.0, 0.25)
+
+
+def test_unused_numbers_do_not_block():
+    class Spare(Net):
+        def __init__(self, n):
+            super().__init__(n, [Block(fc=nn.Linear(n, n))])
+            self.spare = nn.Parameter(torch.randn(n))
+
+    p = trimtab.parametrize(Spare(32), Spare(16), example=X)
+    assert p["spare"].rescale == 1.0 and any("not used" in n for n in p.notes)

@@ -86,7 +86,7 @@ def _default_fans(f: Facts, partner: Facts | None) -> list[tuple[str, str, float
     if by_fan_in and len(by_fan_in.shape) > 2:  # a transposed convolution: torch takes its outputs for inputs
         kernels = math.prod(by_fan_in.shape[2:]), math.prod(by_fan_in.base_shape[2:])
         fans.append(("transposed", "fan_out", by_fan_in.fans[1] * kernels[0], by_fan_in.fans[3] * kernels[1]))
-    return fans + [(f"{gates} gates", "fan_out", f.fans[1] / gates, f.fans[3] / gates) for gates in (1, 3, 4) if f.kind != "scalar"]
+    return fans + [(f"{gates} gates", "fan_out", f.fans[1] / gates, f.fans[3] / gates) for gates in (1, 3, 4) if f.kind == "matrix" or partner is not None]
 
 
 def _laws(f: Facts, partner: Facts | None, wanted: float, m_N: float, known: frozenset[str]) -> dict[str, Law]:
@@ -121,6 +121,9 @@ def measure(params: Mapping[str, Tensor], rows: Mapping[str, Row], draws: Mappin
         draw = draws.get(name)
         if draw is None:
             raise InputError("a parametrization read from JSON resumes training, it does not initialise: build it with parametrize to apply it.")
+        if not rows[name].uses:
+            laws[name] = ("unused", rows[name].init)  # nothing reads it, so nothing is to be judged
+            continue
         ratios = [law.ratio for law in draw.laws.values()]
         if draw.forced is not None:
             laws[name] = ("given", draw.forced)

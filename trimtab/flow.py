@@ -127,8 +127,11 @@ class Flow:
                 if any(self.act[o] for o in user.outputs):
                     found.append(self._use(user, value, numel, factor))
                     continue
-                if user.name in ops.MATMULS or user.name in ops.CONVOLUTIONS:  # a product of parameters: which extent meets the input is not followed
-                    found.append(Use("unknown", 1, math.prod(self.trace.values[value].shape), 1, user.index))
+                if user.name in ops.MATMULS or user.name in ops.CONVOLUTIONS:
+                    if all(self.trace.values[i].constant for i in user.inputs if i != value):  # of a fixed table (sinusoids)
+                        found.append(self._use(user, value, numel, factor))
+                    else:  # a product of parameters: which extent meets the input is not followed
+                        found.append(Use("unknown", 1, math.prod(self.trace.values[value].shape), 1, user.index))
                     continue
                 for o in user.outputs:
                     if o not in seen and self.trace.values[o].is_float:

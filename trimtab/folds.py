@@ -56,7 +56,7 @@ class _Collector:
     def __init__(self, model: Graph, base: Graph, pairing: Pairing, facts: Mapping[str, Facts], folds: Folds):
         self.model, self.base, self.pairing, self.facts, self.folds = model, base, pairing, facts, folds
         self.seen: tuple[set[int], set[int]] = (set(), set())  # constant nodes already accounted for: model, base
-        self.folded: dict[tuple[frozenset[str], frozenset[str]], float] = {}  # a shared layer's product folds once
+        self.folded: dict[frozenset[str], float] = {}
         self.undone: set[tuple[frozenset[str], int]] = set()
 
     def _snapped(self, ratio: float) -> float:
@@ -108,40 +108,37 @@ class _Collector:
 
     def attention(self) -> None:
         twins: dict[tuple[frozenset[str], frozenset[str]], list[Product]] = {}
+        met: dict[tuple[frozenset[str], frozenset[str]], int] = {}
         for p in self.base.products:
             twins.setdefault(_sides(p, None), []).append(p)
         for p in self.model.products:
-            twin = next(iter(twins.get(_sides(p, self.pairing.twin), [])), None)
-            if twin is None:
-                if any(p.size == q.size for q in self.base.products):
-                    continue
-                raise StructureError(f"a product of two activations over {p.size} numbers has no counterpart in the base: another architecture.")
+            key = _sides(p, self.pairing.twin)
+            alike, order = twins.get(key, []), met.get(key, 0)
+            met[key] = order + 1
+            if not alike:
+                raise StructureError(
+                    f"a product of two activations over {p.size} numbers ({sorted(key[0])} with {sorted(key[1])}) has no counterpart in the base: another architecture, or an example that takes another path."
+                )
+            twin = alike[order % len(alike)]  # blocks repeat, so their products do
             if p.size == twin.size:  # over tokens, or over heads that stay: its constants are ordinary ones
                 continue
             for which, product in enumerate((p, twin)):
                 for side in (product.left, product.right):
                     self._consume(which, side, (self.model, self.base)[which].trace.nodes[product.node].outputs[0])
-                self._consume_after(which, product)
+                graph = (self.model, self.base)[which]
+                self.seen[which].update(n.index for n in graph.after(graph.trace.nodes[product.node]))
             m_d = p.size / twin.size
             own = self._snapped(_constant(p) / _constant(twin)) * m_d ** (-0.5 * p.normalised)
             fold = 1 / (m_d * own)
-            key = _sides(p, None)
-            if key in self.folded and not math.isclose(self.folded[key], fold, rel_tol=1e-9):
+            # What takes the factor takes it once: a shared layer runs many times, one query serves several terms.
+            taker = frozenset(site.name for site in (p.left or p.right))
+            if taker in self.folded and not math.isclose(self.folded[taker], fold, rel_tol=1e-9):
                 raise StructureError(
-                    f"one query projection serves scores that want different factors, {self.folded[key]:.4g} and {fold:.4g}: {sorted(key[0])}. Use separate projections."
+                    f"one projection serves scores that want different factors, {self.folded[taker]:.4g} and {fold:.4g}: {sorted(taker)}. Use separate projections."
                 )
-            if key not in self.folded and not math.isclose(fold, 1.0, rel_tol=1e-9):
+            if taker not in self.folded and not math.isclose(fold, 1.0, rel_tol=1e-9):
                 self._fold_product(p, twin, fold)
-            self.folded[key] = fold
-
-    def _consume_after(self, which: int, p: Product) -> None:
-        graph = (self.model, self.base)[which]
-        node = graph.trace.nodes[p.node]
-        while len(users := graph.trace.consumers[node.outputs[0]]) == 1:
-            node = graph.trace.nodes[users[0]]
-            if constant_factor(graph.trace, node) is None and node.name not in ops.LINEAR and node.name not in ("add", "masked_fill", "where"):
-                return
-            self.seen[which].add(node.index)
+            self.folded[taker] = fold
 
     def _fold_product(self, p: Product, twin: Product, fold: float) -> None:
         side = p.left or p.right

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import math
 
 from trimtab import ops
 from trimtab.residuals import Residual, Residuals
@@ -139,15 +140,14 @@ class Graph(Residuals):
             refs = [a.index for a in node.args if isinstance(a, Ref)]
             if node.name not in ops.MATMULS or len(refs) < 2 or not all(self.act[i] for i in refs[:2]):
                 continue
-            sides, normalised = [], 0
+            sides, normalised = [], sum(self._unit_length(i) for i in refs[:2])
             for i in refs[:2]:
                 try:
                     sides.append(tails(self.trace, i, closed=frozenset(self._at))[0])
-                except Blocked as blocked:
+                except Blocked:
                     sides.append({})
-                    normalised += "a reciprocal" in str(blocked) or self._unit_length(i)
             size = self.trace.values[refs[0]].shape[-1]
-            found.append(Product(node.index, size, sides[0], sides[1], self._factor_after(node), normalised))
+            found.append(Product(node.index, size, sides[0], sides[1], math.prod(constant_factor(self.trace, n) or 1.0 for n in self.after(node)), normalised))
         return found
 
     def _unit_length(self, value: int) -> bool:
@@ -167,17 +167,13 @@ class Graph(Residuals):
             value = acts[0]
         return False
 
-    def _factor_after(self, node: Node) -> float:
-        """The constants on the scores before anything nonlinear sees them."""
-        factor = 1.0
-        while True:
-            users = self.trace.consumers[node.outputs[0]]
-            if len(users) != 1:
-                return factor
+    def after(self, node: Node) -> list[Node]:
+        """What happens to a product before anything nonlinear sees it: views, constants, masks, sums with other scores."""
+        chain: list[Node] = []
+        while len(users := self.trace.consumers[node.outputs[0]]) == 1:
             node = self.trace.nodes[users[0]]
-            acts = [i for i in node.inputs if self.act[i]]
-            number = constant_factor(self.trace, node)
-            if number is not None:
-                factor *= number
-            elif not (node.name in ops.LINEAR or (node.name in ("add", "masked_fill", "where") and len(acts) == 1)):
-                return factor
+            plain = node.name in ops.LINEAR or (node.name in ("add", "sub", "masked_fill", "where") and node.index not in self._at)
+            if constant_factor(self.trace, node) is None and (not plain or self.mixing[node.index]):
+                break
+            chain.append(node)
+        return chain

@@ -165,6 +165,8 @@ def torch_default(moments: Moments, largest: float, fan: float) -> bool:
     """
     sigma = math.sqrt(0.8 / (4 * moments.count))  # a uniform law has kurtosis 1.8
     off = moments.log_rms - math.log(fan**-0.5 / math.sqrt(3))
+    if moments.count > 3 and moments.variance < 1e-3 / moments.count:
+        return False  # all of one size: set, not drawn
     low = 4 * sigma + 4 / moments.count + FLOOR  # few numbers are skewed: their rms is more often far too small
     return largest <= fan**-0.5 * (1 + 2**-8) and -low <= off <= 4 * sigma + FLOOR
 

@@ -203,6 +203,8 @@ def is_zero(trace: Trace, value: int) -> bool:
     if v.number is not None or 0 in v.shape:
         return v.number == 0 or 0 in v.shape
     node = trace.producer(value)
+    if node is not None and node.name in ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"):
+        return True  # what was there before a buffer is filled is nothing
     if not trace.real:
         return node is not None and node.name in ("zeros", "zeros_like", "new_zeros", "zero")
     return not bool(trace.tensor(value).any())
