@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 import trimtab
 from structures import CASES, IDS, X
@@ -118,3 +119,23 @@ def test_sp_changes_nothing_at_any_size():
     p = trimtab.parametrize(model, build(16, 2), scheme="sp", example=IDS)
     assert equal(before, state(model))
     assert len(p.groups(torch.optim.AdamW, lr=1e-3)) == 1
+
+
+class WithAuxiliaryHead(nn.Module):
+    """A second head that only training uses, behind a BatchNorm: the forward must be looked at in training mode too."""
+
+    def __init__(self, n):
+        super().__init__()
+        self.stem, self.norm, self.head, self.extra = nn.Linear(6, n), nn.BatchNorm1d(n), nn.Linear(n, 5), nn.Linear(n, 5)
+
+    def forward(self, x):
+        h = torch.relu(self.norm(self.stem(x)))
+        return (self.head(h), self.extra(h)) if self.training else self.head(h)
+
+
+def test_what_only_training_uses_is_seen_and_buffers_are_put_back():
+    model = WithAuxiliaryHead(32)
+    before = {k: v.clone() for k, v in model.named_buffers()}
+    p = trimtab.parametrize(model, WithAuxiliaryHead(16), example=X)
+    assert p["extra.weight"].role == "readout" and p["extra.weight"].init == 0.5
+    assert all(torch.equal(v, before[k]) for k, v in model.named_buffers()) and model.training
