@@ -58,7 +58,7 @@ def main():
     x, y = digits()
     for scheme in ("mup", "depth-mup"):
         print(f"\n{scheme}: training loss of the last 20 of {STEPS} steps, SGD, digits, width {WIDTH}; * best of its row\n")
-        print("depth   " + "".join(f"lr 2^{torch.tensor(r).log2().int().item():<+6d}" for r in RATES))
+        print("depth   " + "".join(f"lr 2^{torch.tensor(r).log2().int().item():<+5d}" for r in RATES))
         for depth in DEPTHS:
             losses = [train(scheme, depth, lr, x, y) for lr in RATES]
             best = min((v for v in losses if v == v), default=None)
