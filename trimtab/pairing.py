@@ -41,7 +41,6 @@ class Pairing:
     twin: dict[str, str]
     branch_twin: dict[int, int]
     counts: list[tuple[int, int]]  # per stack of the model: its branches, those of its twin in the base
-    top: list[int]  # the stacks that lie in no branch
     places: dict[str, Place]
     base_places: dict[str, Place]
 
@@ -157,8 +156,7 @@ def pair(model: Graph, base: Graph, unscaled: tuple[str, ...] = ()) -> Pairing:
                 ]
             )
         )
-    top = [k for k, home in enumerate(_stacks(model)[1]) if home is None]
-    return Pairing(twin, branch_twin, counts, top, places, base_places)
+    return Pairing(twin, branch_twin, counts, places, base_places)
 
 
 def _pair_branches(
