@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install -q -c constraints.txt torch
-	$(VENV)/bin/python -m pip install -q -c constraints.txt -e ".[dev,hf]"
+	$(VENV)/bin/python -m pip install -q -c constraints.txt -e ".[dev,hf,images]"
 	touch $@
 
 test: $(STAMP) lint
