@@ -7,6 +7,7 @@ keeps its code, its modules and its state dict keys.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import fnmatch
 import inspect
@@ -118,6 +119,12 @@ class Parametrization:
                     p.copy_(scaled(wide, row.rescale, row.offset))
         self._models = [model]
         return self
+
+    def on(self, model: nn.Module) -> Parametrization:
+        """The same numbers for another draw of the same model, which has started already; `apply` is not called."""
+        other = copy.copy(self)
+        other.rows, other.notes, other._models = dict(self.rows), list(self.notes), [model]
+        return other
 
     def _measure(self, model: nn.Module, *, strict: bool) -> dict[str, float]:
         """Each parameter's init law as a ratio to base, and from it `rescale`."""

@@ -1,0 +1,106 @@
+"""The result of one run, and how it is read off the loss curve. No torch.
+
+    diverged   the loss is not finite, or 10,000 times what it was: the run ends there, with the step and the last finite loss
+    collapsed  it ended at or above its initial loss: trained nothing, never counted as stable
+    train_loss the mean over the last tenth of the steps (the last value of the smoothed curve)
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+BLOWN = 1e4
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run gave. Losses are in the loss's own unit, `seconds` wall time, `flops` of training.
+
+    `curves` has "step", "loss", "smoothed", and "test_step", "test_loss", "accuracy" where it was evaluated.
+    """
+
+    state: str  # "done" | "diverged"
+    initial_loss: float
+    train_loss: float | None
+    last_loss: float | None
+    test_loss: float | None
+    accuracy: float | None
+    collapsed: bool
+    stopped_at: int | None
+    steps: int
+    seconds: float
+    flops: float
+    curves: dict[str, np.ndarray] = field(repr=False, default_factory=dict)
+
+    def row(self) -> dict[str, Any]:
+        """The numbers without the curves."""
+        return {key: value for key, value in asdict(self).items() if key != "curves"}
+
+
+def diverged(loss: float, initial: float) -> bool:
+    """Whether a loss says that the run is lost.
+
+    >>> diverged(float("nan"), 2.3), diverged(40.0, 2.3), diverged(5e4, 2.3)
+    (True, False, True)
+    """
+    return not math.isfinite(loss) or loss > BLOWN * (1.0 + abs(initial))
+
+
+def window(steps: int) -> int:
+    """Steps a smoothed value is the mean of: a tenth of the run."""
+    return max(1, steps // 10)
+
+
+def smoothed(losses: np.ndarray, steps: int) -> np.ndarray:
+    """The trailing mean of a loss curve.
+
+    >>> smoothed(np.array([4.0, 2.0, 3.0]), 20).tolist()
+    [4.0, 3.0, 2.5]
+    """
+    total = np.concatenate([[0.0], np.cumsum(losses)])
+    end = np.arange(1, len(losses) + 1)
+    begin = np.maximum(0, end - window(steps))
+    return (total[end] - total[begin]) / (end - begin)
+
+
+def conclude(losses: list[float], tests: list[tuple[int, float, float | None]], *, steps: int, seconds: float, flops_per_step: float) -> RunResult:
+    """The result of the losses of all steps made; the last may be the one that showed divergence.
+
+    Args:
+        tests: (step, loss, accuracy) of each evaluation.
+    """
+    curve = np.asarray(losses, dtype=np.float64)
+    lost = bool(len(curve)) and diverged(float(curve[-1]), float(curve[0]))
+    stopped = len(curve) - 1 if lost else None
+    if not lost and tests and tests[-1][0] == steps and not math.isfinite(tests[-1][1]):
+        lost, stopped = True, steps  # the very last update blew up: only the evaluation sees it
+    finite = curve[np.isfinite(curve)]
+    with np.errstate(invalid="ignore", over="ignore"):
+        smooth = smoothed(curve, steps)
+    train_loss = None if lost else float(smooth[-1])
+    curves = {"step": np.arange(len(curve)), "loss": curve, "smoothed": smooth}
+    if tests:
+        curves |= {
+            "test_step": np.array([t for t, _, _ in tests]),
+            "test_loss": np.array([v for _, v, _ in tests]),
+            "accuracy": np.array([math.nan if a is None else a for _, _, a in tests]),
+        }
+    final = tests[-1] if tests and tests[-1][0] == steps and not lost else None
+    return RunResult(
+        state="diverged" if lost else "done",
+        initial_loss=float(curve[0]),
+        train_loss=train_loss,
+        last_loss=float(finite[-1]) if len(finite) else None,
+        test_loss=final[1] if final else None,
+        accuracy=final[2] if final else None,
+        collapsed=train_loss is not None and train_loss >= float(curve[0]),
+        stopped_at=stopped,
+        steps=len(curve),
+        seconds=seconds,
+        flops=flops_per_step * len(curve),
+        curves=curves,
+    )

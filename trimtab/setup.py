@@ -1,0 +1,279 @@
+"""What a configuration names, made real: the model at its size, the batches, the loss, the parametrization.
+
+The structure of a model does not depend on the draw of its weights. So one canonical draw (`PLAN_SEED`) is parametrized
+for each (model, size, scheme, gamma0), and every run of that size multiplies its own draw by the same numbers: a run's
+start depends on its own seed alone, whoever else is trained.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
+
+from trimtab.config import RunConfig
+from trimtab.data import open_data
+from trimtab.errors import InputError, StructureError, TrimtabError, faults
+from trimtab.loading import beside, load
+from trimtab.models import BUILD
+from trimtab.parametrization import Parametrization
+from trimtab.planning import parametrize
+from trimtab.tails import scaled
+from trimtab.zoo import fitting, own, size_faults
+
+PLAN_SEED = 0
+EVAL_BATCH = 500
+SHARED = {"model", "model_options", "width", "depth", "base", "scheme", "gamma0", "data", "data_options", "loss", "batch_size", "eval_examples", "dtype", "device"}
+
+Batch = Any  # (inputs, target), or a dict of keyword arguments
+
+
+class Setup:
+    """Everything a run needs that does not depend on its numbers (rate, momentum, decay, seed).
+
+    Attributes:
+        build: () -> the model as its own code draws it, from torch's global generator.
+        loss: (model output, batch) -> scalar.
+        plan: the parametrization of this size.
+        example: the inputs of one small forward.
+    """
+
+    def __init__(self, config: RunConfig):
+        self.config = config
+        self._open()
+        self.plan = self._parametrized()
+
+    # -- data ------------------------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        c = self.config
+        self.source = None if own(c.data) else open_data(c.data, c.data_options)
+        self._function = load(c.data) if self.source is None else None
+        if self.source is not None:
+            shape = self.source.shape
+            problems = size_faults(c.model, c.width, c.depth, c.model_options, shape) if c.model in BUILD else []
+            if shape.train is not None and c.batch_size > shape.train:
+                problems.append(f"batch_size: must be at most the training set's size, {shape.train}: got {c.batch_size}")
+            if problems:
+                raise faults(f"{len(problems)} faults in the run's configuration", problems)
+
+    def batch(self, seed: int, step: int) -> Batch:
+        """The training batch of a step: a pure function of (seed, step)."""
+        if self.source is not None:
+            return self.source.batch("train", seed, step, self.config.batch_size)
+        return self._called("train", seed, step)
+
+    def tests(self) -> Iterator[Batch]:
+        """The test batches, the same for every seed."""
+        limit = self.config.eval_examples
+        if limit == 0:
+            return
+        if self.source is not None:
+            yield from self.source.test(EVAL_BATCH, limit)
+            return
+        seen = step = 0
+        while seen < (limit or 1):  # a function has no end: without a limit one batch is looked at
+            batch = self._called("test", 0, step)
+            yield batch
+            seen, step = seen + length(batch), step + 1
+
+    def _called(self, split: str, seed: int, step: int) -> Batch:
+        assert self._function is not None
+        batch = self._function(split, seed, step, **self.config.data_options)
+        if isinstance(batch, Mapping):
+            return dict(batch)
+        if isinstance(batch, list | tuple) and len(batch) == 2:
+            return tuple(batch)
+        raise InputError(f"{self.config.data} must return (inputs, target) or a dict of the model's arguments: got {type(batch).__name__}.")
+
+    # -- model -----------------------------------------------------------------------------------------------------------
+
+    def build(self, width: int, depth: int) -> nn.Module:
+        c = self.config
+        if own(c.model):
+            function = load(c.model)
+            return function(width, depth, **c.model_options)
+        options = dict(c.model_options)
+        if self.source is not None:
+            options = {**fitting(c.model, self.source.shape), **options}
+        return BUILD[c.model](width, depth, **options)
+
+    def drawn(self, width: int, depth: int, seed: int) -> nn.Module:
+        """A model drawn from `seed`, the global generator left as it was."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = self.build(width, depth)
+        if self.config.dtype == "float64":
+            model = model.double()
+        return model
+
+    def example(self) -> Any:
+        """Inputs of a small forward, made of the first training examples."""
+        if own(self.config.model):
+            made = beside(load(self.config.model), "example")
+            if made is not None:
+                return made()
+        batch = self.cast(self.batch(0, 0))
+        few = {k: _few(v) for k, v in batch.items()} if isinstance(batch, dict) else _few(batch[0])
+        return few if isinstance(few, dict | tuple) else (few,)
+
+    def _parametrized(self) -> Parametrization:
+        c = self.config
+        width, depth = c.base or (c.width, c.depth)
+        if c.model in BUILD and c.model_options.get("skip", True) is False:
+            depth = c.depth  # no skip, no branch to scale: only the width is carried over
+        base, model = self.drawn(width, depth, PLAN_SEED), self.drawn(c.width, c.depth, PLAN_SEED)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(PLAN_SEED)
+            return parametrize(model, base, scheme=c.scheme, gamma0=c.gamma0, example=self.example())
+
+    def start(self, seed: int) -> nn.Module:
+        """The model a run begins with: its own draw, times this size's numbers."""
+        model = self.drawn(self.config.width, self.config.depth, seed)
+        with torch.no_grad():
+            for name, p in self.plan.named_parameters(model).items():
+                row = self.plan.rows[name]
+                if row.rescale is None:
+                    raise StructureError(f"{name} has no init law that could be told; pass it through trimtab.parametrize with overrides.")
+                if row.rescale != 1.0:
+                    p.copy_(scaled(p.to(torch.promote_types(p.dtype, torch.float32)), row.rescale, row.offset))
+        return model.to(self.config.device)
+
+    @functools.cached_property
+    def random(self) -> bool:
+        """Whether a training forward draws random numbers (dropout, stochastic depth)."""
+        model = self.start(PLAN_SEED).train()
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            before = torch.get_rng_state()
+            self.evaluate(model, self.cast(self.batch(0, 0)))
+            return not torch.equal(before, torch.get_rng_state())
+
+    @functools.cached_property
+    def flops(self) -> float:
+        """Floating point operations of one training step: three forwards' worth of matrix products."""
+        model = self.start(PLAN_SEED).train()
+        with FlopCounterMode(display=False) as counter, torch.random.fork_rng(devices=[]), torch.no_grad():
+            self.evaluate(model, self.cast(self.batch(0, 0)))
+        return 3.0 * counter.get_total_flops()
+
+    # -- loss ------------------------------------------------------------------------------------------------------------
+
+    def cast(self, batch: Batch) -> Batch:
+        """A batch on the run's device, its floats in the run's precision."""
+        dtype = torch.float64 if self.config.dtype == "float64" else torch.float32
+        move = lambda v: v.to(self.config.device, dtype if v.is_floating_point() else None) if isinstance(v, Tensor) else v  # noqa: E731
+        if isinstance(batch, dict):
+            return {k: move(v) for k, v in batch.items()}
+        inputs, target = batch
+        return (tuple(move(v) for v in inputs) if isinstance(inputs, list | tuple) else move(inputs)), move(target)
+
+    @functools.cached_property
+    def loss(self) -> Callable[[Any, Batch], Tensor]:
+        c = self.config
+        if own(c.loss):
+            return load(c.loss)
+        near = beside(load(c.model), "loss") if own(c.model) else None
+        if near is not None and "loss" not in c.model_fields_set:
+            return near
+        return mse if c.loss == "mse" else cross_entropy
+
+    def evaluate(self, model: Callable[..., Any], batch: Batch) -> tuple[Tensor, Tensor | None]:
+        """(loss, output) of one forward, autocast if the run asks for it."""
+        with torch.autocast(self.config.device.split(":")[0], torch.bfloat16, enabled=self.config.dtype == "bfloat16"):
+            output = forward(model, batch)
+            return self.loss(output, batch), output
+
+
+def setup(config: RunConfig) -> Setup:
+    """The set-up of a configuration; runs that differ only in numbers share one."""
+    shared = config.model_dump(mode="json", include=SHARED) | {"chosen": "loss" in config.model_fields_set}
+    return _setup(json.dumps(shared, sort_keys=True), _Held(config))
+
+
+class _Held:
+    """Carries a config through the cache without being part of its key."""
+
+    def __init__(self, config: RunConfig):
+        self.config = config
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Held)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+@functools.lru_cache(maxsize=8)
+def _setup(key: str, held: _Held) -> Setup:
+    try:
+        return Setup(held.config)
+    except TrimtabError:
+        raise
+    except Exception as error:
+        c = held.config
+        raise InputError(f"model {c.model} (width {c.width}, depth {c.depth}) on data {c.data} could not be set up: {type(error).__name__}: {error}") from error
+
+
+def forward(model: Callable[..., Any], batch: Batch) -> Any:
+    """The model's output on a batch: keyword arguments of a dict, else the inputs."""
+    if isinstance(batch, dict):
+        return model(**batch)
+    inputs = batch[0]
+    return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+
+
+def length(batch: Batch) -> int:
+    """Examples in a batch."""
+    values = batch.values() if isinstance(batch, dict) else [batch[1]]
+    return next((len(v) for v in values if isinstance(v, Tensor) and v.ndim), 1)
+
+
+def logits(output: Any) -> Tensor | None:
+    """The tensor of scores in a model's output, if there is one."""
+    if isinstance(output, Tensor):
+        return output
+    found = getattr(output, "logits", None)
+    if found is None and isinstance(output, tuple | list) and output and isinstance(output[0], Tensor):
+        found = output[0]
+    return found
+
+
+def cross_entropy(output: Any, batch: Batch) -> Tensor:
+    """Mean cross-entropy in nats over examples and, for sequences, positions; a dict's own loss where it has one."""
+    if isinstance(batch, dict):
+        loss = output["loss"] if isinstance(output, Mapping) else getattr(output, "loss", None)
+        if loss is None:
+            raise InputError("a batch that is a dict needs a model whose output has .loss (pass labels), or a loss function of your own: loss = 'file.py:loss'.")
+        return loss
+    scores, target = logits(output), batch[1]
+    assert scores is not None
+    return functional.cross_entropy(scores.flatten(0, target.ndim - 1), target.flatten())
+
+
+def mse(output: Any, batch: Batch) -> Tensor:
+    """(f - y)^2 / 2 summed over outputs, averaged over examples; classes count as one-hot targets."""
+    f, y = logits(output), batch[1]
+    assert f is not None
+    y = functional.one_hot(y, f.shape[-1]).to(f.dtype) if not y.is_floating_point() else y.reshape(f.shape)
+    return (f - y).square().flatten(1).sum(1).mean() / 2
+
+
+def correct(output: Any, batch: Batch) -> tuple[int, int] | None:
+    """(right, all) predictions of a classifier, None where targets are not classes."""
+    scores = logits(output)
+    target = batch.get("labels") if isinstance(batch, dict) else batch[1]
+    if scores is None or not isinstance(target, Tensor) or target.is_floating_point() or scores.shape[:-1] != target.shape or isinstance(batch, dict) and target.ndim > 1:
+        return None
+    return int((scores.argmax(-1) == target).sum()), target.numel()
+
+
+def _few(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_few(v) for v in value)
+    return value[:8] if isinstance(value, Tensor) and value.ndim else value

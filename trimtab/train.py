@@ -1,0 +1,179 @@
+"""One run: RunConfig -> RunResult.
+
+    for step in range(steps):   theta <- optimizer(theta, grad loss(model(batch(seed, step))), lr * rate(step))
+
+Deterministic: the start is a function of (config, seed), each batch and each dropout mask of (seed, step). A run resumed
+from a checkpoint is bitwise the uninterrupted one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trimtab import checkpoints
+from trimtab.config import RunConfig, decay, rate
+from trimtab.errors import TrimtabError
+from trimtab.results import RunResult, conclude, diverged
+from trimtab.setup import Setup, correct, length, setup
+
+__all__ = ["Interrupted", "RunConfig", "RunResult", "run"]
+
+
+class Interrupted(TrimtabError):
+    """The run was asked to stop; its checkpoint is written."""
+
+
+def run(
+    config: RunConfig,
+    *,
+    checkpoint: Path | str | None = None,
+    every: float = 30.0,
+    progress: Callable[[int, float, float], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> RunResult:
+    """Train once.
+
+    Args:
+        checkpoint: file to resume from and to write to; removed by the caller when the result is safe.
+        every: seconds between checkpoints.
+        progress: called after each step with (step, loss, learning rate of the base).
+        stop: asked before each step; when it says yes the run is checkpointed and `Interrupted` is raised.
+
+    >>> result = run(RunConfig(width=32, depth=3, lr=0.1, steps=30))
+    >>> result.state, result.train_loss < result.initial_loss
+    ('done', True)
+    """
+    return Run(config, checkpoint).go(every, progress, stop)
+
+
+class Run:
+    """A run under way: model, optimizers and curves, which is what a checkpoint holds."""
+
+    def __init__(self, config: RunConfig, checkpoint: Path | str | None = None):
+        self.config = config
+        self.setup: Setup = setup(config)
+        self.path = None if checkpoint is None else Path(checkpoint)
+        self.model = self.setup.start(config.seed).train()
+        self.plan = self.setup.plan.on(self.model)
+        self.optimizers = _optimizers(config, self.plan)
+        self.rates = [[(group, group["lr"], group.get("weight_decay", 0.0)) for group in o.param_groups] for o in self.optimizers]
+        self.losses: list[float] = []
+        self.tests: list[tuple[int, float, float | None]] = []
+        self.seconds = 0.0
+        self.said: list[str] = []
+        if self.path is not None:
+            state, self.said = checkpoints.load(self.path)
+            if state is not None and state["config"] == config.hash:
+                self._restore(state)
+        self.callable: Any = torch.compile(self.model) if config.compile else self.model
+
+    def go(self, every: float, progress: Callable[[int, float, float], None] | None, stop: Callable[[], bool] | None) -> RunResult:
+        config, begun = self.config, time.perf_counter() - self.seconds
+        saved = time.perf_counter()
+        cuda = config.device.startswith("cuda")
+        with torch.random.fork_rng(devices=[]):
+            for step in range(len(self.losses), config.steps):
+                if stop is not None and stop():
+                    self.seconds = time.perf_counter() - begun
+                    self.save()
+                    raise Interrupted(f"stopped before step {step} of {config.steps}.")
+                loss = self.step(step)
+                self.losses.append(loss)
+                if diverged(loss, self.losses[0]):
+                    break
+                if progress is not None:
+                    progress(step, loss, config.lr * rate(step, config))
+                if config.eval_every and (step + 1) % config.eval_every == 0 and step + 1 < config.steps:
+                    self.tests.append((step + 1, *self.test()))
+                if self.path is not None and time.perf_counter() - saved > every and step + 1 < config.steps:
+                    self.seconds = time.perf_counter() - begun
+                    self.save()
+                    saved = time.perf_counter()
+            else:
+                if config.eval_examples != 0:
+                    self.tests.append((config.steps, *self.test()))
+        if cuda:
+            torch.cuda.synchronize()
+        return conclude(self.losses, self.tests, steps=config.steps, seconds=time.perf_counter() - begun, flops_per_step=self.setup.flops)
+
+    def step(self, step: int) -> float:
+        """One update; the loss is that before it. A loss that is not finite makes no update."""
+        config = self.config
+        if self.setup.random:
+            torch.manual_seed((config.seed * 1_000_003 + step) % 2**63)
+        if config.schedule != "constant" or config.warmup or config.decay_schedule != "constant":
+            r, d = rate(step, config), decay(step, config)
+            for groups in self.rates:
+                for group, lr, weight_decay in groups:
+                    group["lr"] = lr * r
+                    if weight_decay:
+                        group["weight_decay"] = weight_decay * d
+        loss, _ = self.setup.evaluate(self.callable, self.setup.cast(self.setup.batch(config.seed, step)))
+        value = loss.item()
+        if diverged(value, self.losses[0] if self.losses else value):
+            return value
+        loss.backward()
+        if config.clip is not None:
+            self.plan.clip_grad_norm_(config.clip)
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        return value
+
+    def test(self) -> tuple[float, float | None]:
+        """(loss, accuracy) over the test batches."""
+        self.model.eval()
+        total, seen, right, asked = 0.0, 0, 0, 0
+        with torch.no_grad():
+            for batch in self.setup.tests():
+                batch = self.setup.cast(batch)
+                loss, output = self.setup.evaluate(self.model, batch)
+                n = length(batch)
+                total, seen = total + loss.item() * n, seen + n
+                counted = correct(output, batch)
+                if counted is not None:
+                    right, asked = right + counted[0], asked + counted[1]
+        self.model.train()
+        return total / max(1, seen), right / asked if asked else None
+
+    def save(self) -> None:
+        """Write the checkpoint, if there is a place for it."""
+        if self.path is None:
+            return
+        state = dict(
+            config=self.config.hash,
+            model=self.model.state_dict(),
+            optimizers=[o.state_dict() for o in self.optimizers],
+            losses=torch.tensor(self.losses, dtype=torch.float64),
+            tests=self.tests,
+            seconds=self.seconds,
+        )
+        checkpoints.save(self.path, state)
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        for optimizer, held in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(held)
+        self.rates = [[(group, lr, wd) for group, (_, lr, wd) in zip(o.param_groups, known, strict=True)] for o, known in zip(self.optimizers, self.rates, strict=True)]
+        self.losses, self.seconds = state["losses"].tolist(), state["seconds"]
+        self.tests = [(int(step), loss, accuracy) for step, loss, accuracy in state["tests"]]
+
+
+def _optimizers(config: RunConfig, plan: Any) -> list[torch.optim.Optimizer]:
+    """The optimizers of a run on the parametrization's groups: one, or Muon with AdamW beside it."""
+    adam: dict[str, Any] = dict(betas=config.betas, eps=config.eps, weight_decay=config.weight_decay)
+    if config.optimizer == "sgd":
+        return [plan.optimizer(torch.optim.SGD, lr=config.lr, momentum=config.momentum, nesterov=config.nesterov, weight_decay=config.weight_decay)]
+    if config.optimizer == "adam":
+        return [plan.optimizer(torch.optim.Adam, lr=config.lr, **adam)]
+    if config.optimizer == "adamw":
+        return [plan.optimizer(torch.optim.AdamW, lr=config.lr, **adam)]
+    muon = plan.optimizer(torch.optim.Muon, lr=config.lr, momentum=config.momentum or 0.95, weight_decay=config.weight_decay, only="matrices")
+    rest = plan.optimizer(torch.optim.AdamW, lr=config.rest_lr or config.lr / 10, only="rest", **adam)
+    return [muon, rest]
+
