@@ -4,13 +4,15 @@ VENV := .venv
 RUN := OMP_NUM_THREADS=1 $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
-.PHONY: test test-full demo lint bench clean
+.PHONY: install test test-full demo lint bench clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install -q -c constraints.txt torch
 	$(VENV)/bin/python -m pip install -q -c constraints.txt -e ".[dev,hf,images]"
 	touch $@
+
+install: $(STAMP)
 
 test: $(STAMP) lint
 	$(RUN) -m pytest -q -n 2
@@ -29,6 +31,7 @@ demo: $(STAMP)
 
 bench: $(STAMP)
 	$(RUN) benchmarks/step.py
+	$(RUN) benchmarks/fleet.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

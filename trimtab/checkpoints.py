@@ -1,6 +1,6 @@
 """Checkpoints that are whole or not there: temporary name, fsync, rename, SHA-256, and the one before kept.
 
-    file = magic, SHA-256 of the rest, torch.save bytes           (read with weights_only: nothing in it can run)
+file = magic, SHA-256 of the rest, torch.save bytes           (read with weights_only: nothing in it can run)
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
     trimtab explain pkg.mod:build --width 512 --depth 24 --base-width 128 --base-depth 4
     trimtab explain --hf llama    --width 4096 --depth 32 --base-width 256 --base-depth 4
 
+    trimtab train   run.toml
+
 Exit codes: 0 good; 1 the verdict is no; 2 the input is wrong (all faults at once, no traceback); 130 interrupted.
 """
 
@@ -48,7 +50,30 @@ class Explain:
         return explain(self)
 
 
-Commands = Annotated[Explain, tyro.conf.subcommand("explain")] | Annotated[None, tyro.conf.subcommand("version", description="Print the version.")]
+@dataclasses.dataclass
+class Train:
+    """Train one run, described by a TOML file. Ctrl-C and the same command again: it goes on where it was."""
+
+    config: tyro.conf.Positional[str]
+    """run.toml: the fields of trimtab.train.RunConfig."""
+    checkpoint: str | None = None
+    """Where to keep the run while it lasts; default: beside the file, as run.checkpoint."""
+    out: str | None = None
+    """Write the result with its curves to this JSON file."""
+    json: bool = False
+    """Print the result as JSON, without progress."""
+
+    def run(self) -> int:
+        from trimtab.training import train
+
+        return train(self)
+
+
+Commands = (
+    Annotated[Explain, tyro.conf.subcommand("explain")]
+    | Annotated[Train, tyro.conf.subcommand("train")]
+    | Annotated[None, tyro.conf.subcommand("version", description="Print the version.")]
+)
 
 
 def main(argv: list[str] | None = None) -> int:

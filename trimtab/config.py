@@ -11,7 +11,6 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -57,6 +56,8 @@ class RunConfig(BaseModel):
     scheme: str = "depth-mup"
     gamma0: float = Field(1.0, gt=0, allow_inf_nan=False)
     """Richness: how far features move, 1 as in the base."""
+    overrides: dict[str, Any] = {}
+    """What `trimtab.parametrize` takes as overrides: {name pattern: a role, "branch", "skip", or a table of numbers}."""
 
     data: str = "digits"
     """A zoo name (digits, cifar10, images, text, teacher) or your own pkg.mod:data, called with (split, seed, step)."""
@@ -96,6 +97,8 @@ class RunConfig(BaseModel):
     """bfloat16 is autocast over float32 weights."""
     device: str = "cpu"
     compile: bool = False
+    sources: dict[str, str] = {}
+    """SHA-256 of the files behind the user's own functions: another file is another run. Filled in when a sweep is read."""
 
     def __init__(self, **given: Any):
         found: list[str] = []
@@ -130,7 +133,7 @@ def say(problem: Mapping[str, Any]) -> str:
     if kind == "missing":
         return f"{place}: is required"
     if kind == "extra_forbidden":
-        return zoo.unknown(".".join(map(str, problem["loc"][:-1])) or "configuration", problem["loc"][-1], [k for k in RunConfig.model_fields], own=False).replace("name", "key", 1)
+        return zoo.unknown(".".join(map(str, problem["loc"][:-1])) or "configuration", problem["loc"][-1], list(RunConfig.model_fields), own=False).replace("name", "key", 1)
     if kind == "literal_error":
         return zoo.unknown(place, value, [w.strip(" '\"") for w in str(context["expected"]).replace(" or ", ", ").split(",")], own=False)
     for word, sign in (("greater_than_equal", ">="), ("greater_than", ">"), ("less_than_equal", "<="), ("less_than", "<")):
@@ -195,24 +198,6 @@ def _cross(c: dict[str, Any], bad: set[str]) -> list[str]:
     if device.split(":")[0] not in ("cpu", "cuda", "mps"):
         found.append(zoo.unknown("device", device, ("cpu", "cuda", "mps"), own=False))
     return found
-
-
-def source_hash(name: str) -> str | None:
-    """SHA-256 of the file behind a user's function; None for a zoo name or a file that cannot be found."""
-    import importlib.util
-
-    if not zoo.own(name):
-        return None
-    place = name.rpartition(":")[0]
-    if place.endswith(".py"):
-        path: Path | None = Path(place)
-    else:
-        try:
-            spec = importlib.util.find_spec(place)
-        except (ImportError, ValueError):
-            spec = None
-        path = Path(spec.origin) if spec and spec.origin else None
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path and path.is_file() else None
 
 
 def decay(step: int, config: RunConfig) -> float:

@@ -1,8 +1,8 @@
 """The result of one run, and how it is read off the loss curve. No torch.
 
-    diverged   the loss is not finite, or 10,000 times what it was: the run ends there, with the step and the last finite loss
-    collapsed  it ended at or above its initial loss: trained nothing, never counted as stable
-    train_loss the mean over the last tenth of the steps (the last value of the smoothed curve)
+diverged   the loss is not finite, or 10,000 times what it was: the run ends there, with the step and the last finite loss
+collapsed  it ended at or above its initial loss: trained nothing, never counted as stable
+train_loss the mean over the last tenth of the steps (the last value of the smoothed curve)
 """
 
 from __future__ import annotations

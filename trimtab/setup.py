@@ -29,7 +29,7 @@ from trimtab.zoo import fitting, own, size_faults
 
 PLAN_SEED = 0
 EVAL_BATCH = 500
-SHARED = {"model", "model_options", "width", "depth", "base", "scheme", "gamma0", "data", "data_options", "loss", "batch_size", "eval_examples", "dtype", "device"}
+SHARED = {"model", "model_options", "width", "depth", "base", "scheme", "gamma0", "overrides", "data", "data_options", "loss", "batch_size", "eval_examples", "dtype", "device"}
 
 Batch = Any  # (inputs, target), or a dict of keyword arguments
 
@@ -131,7 +131,7 @@ class Setup:
         base, model = self.drawn(width, depth, PLAN_SEED), self.drawn(c.width, c.depth, PLAN_SEED)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(PLAN_SEED)
-            return parametrize(model, base, scheme=c.scheme, gamma0=c.gamma0, example=self.example())
+            return parametrize(model, base, scheme=c.scheme, gamma0=c.gamma0, overrides=c.overrides or None, example=self.example())
 
     def start(self, seed: int) -> nn.Module:
         """The model a run begins with: its own draw, times this size's numbers."""
@@ -167,6 +167,8 @@ class Setup:
     def cast(self, batch: Batch) -> Batch:
         """A batch on the run's device, its floats in the run's precision."""
         dtype = torch.float64 if self.config.dtype == "float64" else torch.float32
+        if self.config.device == "cpu" and dtype == torch.float32 and self.source is not None:
+            return batch  # the zoo's data is made like this
         move = lambda v: v.to(self.config.device, dtype if v.is_floating_point() else None) if isinstance(v, Tensor) else v  # noqa: E731
         if isinstance(batch, dict):
             return {k: move(v) for k, v in batch.items()}
@@ -185,7 +187,10 @@ class Setup:
 
     def evaluate(self, model: Callable[..., Any], batch: Batch) -> tuple[Tensor, Tensor | None]:
         """(loss, output) of one forward, autocast if the run asks for it."""
-        with torch.autocast(self.config.device.split(":")[0], torch.bfloat16, enabled=self.config.dtype == "bfloat16"):
+        if self.config.dtype != "bfloat16":
+            output = forward(model, batch)
+            return self.loss(output, batch), output
+        with torch.autocast(self.config.device.split(":")[0], torch.bfloat16):
             output = forward(model, batch)
             return self.loss(output, batch), output
 
@@ -268,7 +273,7 @@ def correct(output: Any, batch: Batch) -> tuple[int, int] | None:
     """(right, all) predictions of a classifier, None where targets are not classes."""
     scores = logits(output)
     target = batch.get("labels") if isinstance(batch, dict) else batch[1]
-    if scores is None or not isinstance(target, Tensor) or target.is_floating_point() or scores.shape[:-1] != target.shape or isinstance(batch, dict) and target.ndim > 1:
+    if scores is None or not isinstance(target, Tensor) or target.is_floating_point() or scores.shape[:-1] != target.shape or (isinstance(batch, dict) and target.ndim > 1):
         return None
     return int((scores.argmax(-1) == target).sum()), target.numel()
 

@@ -176,4 +176,3 @@ def _optimizers(config: RunConfig, plan: Any) -> list[torch.optim.Optimizer]:
     muon = plan.optimizer(torch.optim.Muon, lr=config.lr, momentum=config.momentum or 0.95, weight_decay=config.weight_decay, only="matrices")
     rest = plan.optimizer(torch.optim.AdamW, lr=config.rest_lr or config.lr / 10, only="rest", **adam)
     return [muon, rest]
-

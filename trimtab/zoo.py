@@ -110,9 +110,7 @@ def unknown(what: str, name: Any, known: Iterable[str], *, own: bool = True) -> 
     """
     known = list(known)
     near = difflib.get_close_matches(str(name), known, n=1)
-    return (
-        f"{what}: unknown name {str(name)[:80]!r}{f', nearest {near[0]!r}' if near else ''}; known: {', '.join(known)}{', or your own pkg.mod:function' if own else ''}"
-    )
+    return f"{what}: unknown name {str(name)[:80]!r}{f', nearest {near[0]!r}' if near else ''}; known: {', '.join(known)}{', or your own pkg.mod:function' if own else ''}"
 
 
 def own(name: Any) -> bool:
@@ -132,10 +130,10 @@ def option_faults(what: str, table: Mapping[str, Mapping[str, Option]], name: st
                 found.append(f"{what}_options.{key}: must be one of {', '.join(map(str, option.among))}: got {value!r}")
         elif value is None and option.default is None:
             continue
-        elif not isinstance(value, option.kind) or isinstance(value, bool):
+        elif value is None or not isinstance(value, option.kind) or isinstance(value, bool):
             wanted = "a number" if option.kind == (int, float) else {int: "a whole number", str: "a text"}[option.kind]  # type: ignore[index]
             found.append(f"{what}_options.{key}: must be {wanted}: got {value!r}")
-        elif option.above is not None and not (value > option.above and math.isfinite(value)):
+        elif option.above is not None and not option.above < float(value) < math.inf:
             found.append(f"{what}_options.{key}: must be > {option.above:g}: got {value!r}")
     return found
 

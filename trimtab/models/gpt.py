@@ -1,6 +1,6 @@
 """A small character GPT: tokens and learned positions, pre-norm causal blocks, an untied head.
 
-    h = E[token] + positions        blocks as in `vit`, causal        logits = W norm(h)
+h = E[token] + positions        blocks as in `vit`, causal        logits = W norm(h)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class GPT(nn.Module):
     def __init__(self, width: int, depth: int, vocabulary: int, context: int, heads: int, branch_scale: float):
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width)
-        self.positions = nn.Parameter(torch.randn(context, width) * 0.02)
+        self.positions = nn.Parameter(torch.zeros(context, width))
         nn.init.normal_(self.tokens.weight, std=0.1)
         self.blocks = nn.ModuleList(Block(width, heads, "layer", branch_scale, causal=True) for _ in range(depth))
         self.norm = nn.LayerNorm(width)

@@ -1,6 +1,6 @@
 """Pieces the reference models share: activations with their gain, and matrices drawn with a given gain.
 
-    W ~ N(0, gain^2 / fan_in),    gain = sqrt(2) in front of which a relu stands (He), 1 otherwise
+W ~ N(0, gain^2 / fan_in),    gain = sqrt(2) in front of which a relu stands (He), 1 otherwise
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class ViT(nn.Module):
         super().__init__()
         self.patch = patch
         self.embed = linear(channels * patch * patch, width, bias=True)
-        self.positions = nn.Parameter(torch.randn((image // patch) ** 2, width) * 0.02)
+        self.positions = nn.Parameter(torch.zeros((image // patch) ** 2, width))
         self.blocks = nn.ModuleList(Block(width, heads, norm, branch_scale) for _ in range(depth))
         self.norm = nn.LayerNorm(width) if norm == "layer" else nn.Identity()
         self.head = linear(width, classes, bias=True)

@@ -1,0 +1,110 @@
+"""A fleet of runs against the same runs one by one in plain PyTorch, and the loop against a bare one; ratios in one run.
+
+    python benchmarks/fleet.py
+
+Interleaved, one thread, the best of several rounds of each side, since other load on a machine only ever adds time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+
+from trimtab import fleet
+from trimtab.config import RunConfig
+from trimtab.setup import cross_entropy, forward, setup
+from trimtab.train import Run
+
+RATES = [2.0 ** (-6 + i / 2) for i in range(12)]
+
+
+def plain(config: RunConfig, steps: int) -> Callable[[], None]:
+    """What a user writes: model, torch's own optimizer, batches from memory, one run after the other."""
+    made = setup(config)
+    runs = []
+    for lr in RATES:
+        model = made.start(0)
+        cls = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[config.optimizer]
+        runs.append((model, cls(model.parameters(), lr=lr * 1e-3)))
+
+    def go() -> None:
+        for model, optimizer in runs:
+            for step in range(steps):
+                batch = made.batch(0, step)
+                loss = cross_entropy(forward(model, batch), batch)
+                loss.item()
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+    return go
+
+
+def ours(config: RunConfig, steps: int, together: bool) -> Callable[[], None]:
+    """The same runs by trimtab, as a fleet or one by one; rates small enough that none diverges."""
+    configs = [config.changed(lr=lr * 1e-3) for lr in RATES]
+    if together:
+        group = fleet.Fleet(configs)
+        return lambda: [group.step(step) for step in range(steps)] and None
+    runs = [Run(c) for c in configs]
+
+    def go() -> None:
+        for one in runs:
+            for step in range(steps):
+                one.losses.append(one.step(step))
+
+    return go
+
+
+def ratio(a: Callable[[], None], b: Callable[[], None], rounds: int) -> tuple[float, float, float]:
+    """(time of a over time of b, both in ms)."""
+    best = [float("inf"), float("inf")]
+    a(), b()
+    for _ in range(rounds):
+        for i, side in enumerate((a, b)):
+            begun = time.perf_counter()
+            side()
+            best[i] = min(best[i], time.perf_counter() - begun)
+    return best[0] / best[1], best[0] * 1e3, best[1] * 1e3
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    mlp = RunConfig(width=32, depth=12, base=(32, 3), lr=0.1, eval_examples=0, steps=1000)
+    print("fleet of 12 rates, residual MLP, batch 64, depth 12: plain PyTorch one by one / fleet")
+    for width, wanted in ((32, 3.0), (64, 1.6)):
+        config = mlp.changed(width=width)
+        r, a, b = ratio(plain(config, 10), ours(config, 10, True), 15)
+        print(f"  width {width:4d}: {r:5.2f} x   (wanted {wanted})   {a / 120:.3f} ms a step one by one, {b / 120:.3f} ms together")
+    print("automatic choice: plain PyTorch one by one / trimtab")
+    others = {
+        "mlp 256": mlp.changed(width=256),
+        "mlp 128": mlp.changed(width=128),
+        "resnet 16": RunConfig(model="resnet", width=16, depth=6, lr=0.1, eval_examples=0, steps=1000),
+        "vit 32": RunConfig(model="vit", width=32, depth=3, lr=0.001, optimizer="adamw", model_options={"patch": 2, "heads": 4}, eval_examples=0, steps=1000),
+    }
+    for name, config in others.items():
+        together = fleet.pays(config, 12)
+        r, _, _ = ratio(plain(config, 5), ours(config, 5, together), 6)
+        print(f"  {name:10s}: {r:5.2f} x   (wanted 0.95)   {'fleet' if together else 'one by one'}")
+    print("the loop itself: trimtab one by one / plain PyTorch")
+    for width in (32, 128):
+        config = mlp.changed(width=width)
+        r, _, _ = ratio(ours(config, 10, False), plain(config, 10), 15)
+        print(f"  mlp {width:4d}: {r:5.3f} x   (wanted at most 1.05)")
+    config = mlp.changed(width=32)
+    group = fleet.Fleet([config.changed(lr=lr * 1e-3) for lr in RATES])
+    group.step(0)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        for step in range(1, 11):
+            group.step(step)
+    print("where a fleet's time goes (width 32):")
+    total = sum(e.self_cpu_time_total for e in profile.key_averages())
+    for event in sorted(profile.key_averages(), key=lambda e: -e.self_cpu_time_total)[:8]:
+        print(f"  {100 * event.self_cpu_time_total / total:5.1f} %  {event.key}")
+
+
+if __name__ == "__main__":
+    main()

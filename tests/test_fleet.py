@@ -1,0 +1,103 @@
+"""A fleet's members are the single runs, and nobody's numbers depend on who else is there."""
+
+import numpy as np
+import pytest
+import torch
+
+from trimtab import fleet
+from trimtab.config import RunConfig
+from trimtab.errors import InputError
+from trimtab.train import Interrupted, run
+
+torch.set_num_threads(1)
+BASE = RunConfig(width=32, depth=6, base=(32, 3), lr=0.05, steps=100, model_options={"branch_scale": 3**-0.5})
+RATES = [0.01, 0.02, 0.05, 0.1]
+KINDS = {
+    "sgd": dict(),
+    "momentum": dict(momentum=0.8, nesterov=True, weight_decay=1e-3, clip=1.0, schedule="cosine", warmup=10),
+    "adamw": dict(optimizer="adamw", weight_decay=0.1, schedule="linear", decay_schedule="rate", scale=0.1),
+    "adam": dict(optimizer="adam", weight_decay=1e-3, scale=0.05),
+    "batchnorm": dict(model="resnet", width=8, base=(8, 3), steps=20, model_options={"norm": "batch"}),
+    "vit": dict(model="vit", width=16, depth=2, base=(16, 2), steps=20, model_options={"patch": 4, "heads": 2}, optimizer="adamw", scale=0.1),
+}
+
+
+def members(kind, dtype):
+    numbers = dict(KINDS[kind])
+    scale = numbers.pop("scale", 1.0)
+    base = BASE.changed(dtype=dtype, **numbers)
+    return [base.changed(lr=lr * scale, seed=i % 2, gamma0=2.0 if i == 3 else 1.0) for i, lr in enumerate(RATES)]
+
+
+def far(a, b):
+    return float(np.max(np.abs(a.curves["loss"] - b.curves["loss"]) / np.abs(b.curves["loss"])))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("dtype", "bound"), [("float32", 1e-4), ("float64", 1e-9)])
+def test_members_are_the_single_runs(kind, dtype, bound):
+    configs = members(kind, dtype)
+    for one, config in zip(fleet.run(configs), configs, strict=True):
+        alone = run(config)
+        assert one.state == alone.state == "done" and far(one, alone) < bound
+        assert one.accuracy == pytest.approx(alone.accuracy, abs=0.01) and one.flops == alone.flops
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_numbers_do_not_depend_on_the_others(kind):
+    configs = members(kind, "float32")
+    wild = [c.changed(lr=c.lr * 1e6) for c in configs]
+    full = fleet.run(configs + wild)  # half of them diverge and are dropped on the way
+    for chosen in ([0], [2, 1], [3, 0, 2]):
+        for i, one in zip(chosen, fleet.run([configs[i] for i in chosen]), strict=True):
+            assert all(np.array_equal(one.curves[k], full[i].curves[k]) for k in one.curves), (chosen, i)
+
+
+def test_the_diverged_are_dropped_and_recorded_as_alone():
+    configs = [BASE.changed(lr=lr, steps=60) for lr in (0.05, 1e3, 1e4, 0.5, 8.0, 0.02, 30.0, 2.0)]
+    group = fleet.Fleet(configs)
+    results = group.go(60.0, None, None)
+    for one, config in zip(results, configs, strict=True):
+        alone = run(config)
+        assert (one.state, one.stopped_at, one.collapsed) == (alone.state, alone.stopped_at, alone.collapsed)
+    assert len(group.rows) < len(configs)
+
+
+@pytest.mark.parametrize("kind", ["momentum", "adamw", "batchnorm"])
+def test_resume_is_bitwise(kind, tmp_path):
+    configs = [*members(kind, "float32"), members(kind, "float32")[0].changed(lr=1e5)]
+    whole, asked = fleet.run(configs), iter(range(1000))
+    for _ in range(3):
+        with pytest.raises(Interrupted):
+            fleet.run(configs, checkpoint=tmp_path / "f", stop=lambda: next(asked) % 6 == 5)
+    for a, b in zip(fleet.run(configs, checkpoint=tmp_path / "f"), whole, strict=True):
+        assert all(np.array_equal(a.curves[k], b.curves[k], equal_nan=True) for k in b.curves)
+
+
+def test_members_must_share_what_a_fleet_shares():
+    with pytest.raises(InputError, match="width, optimizer"):
+        fleet.run([BASE, BASE.changed(width=64, optimizer="adamw")])
+    with pytest.raises(InputError, match="one by one"):
+        fleet.run([BASE.changed(optimizer="muon")] * 2)
+
+
+def test_the_choice_is_measured_once_and_remembered(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(fleet, "trial", lambda config, members: asked.append(config) or 3.0)
+    memory = tmp_path / "deep" / "fleets.json"
+    assert fleet.pays(BASE, 8, memory) and fleet.pays(BASE.changed(lr=1.0, seed=5), 12, memory) and len(asked) == 1
+    assert not fleet.pays(BASE, 1, memory) and not fleet.pays(BASE.changed(optimizer="muon"), 8, memory)
+    fleet.pays(BASE.changed(width=64), 8, memory)
+    assert len(asked) == 2
+
+
+def test_a_model_vmap_cannot_take_runs_one_by_one(tmp_path):
+    file = tmp_path / "asking.py"
+    file.write_text(
+        "from torch import nn\n"
+        "class Asking(nn.Module):\n"
+        "    def __init__(self, width):\n        super().__init__()\n        self.a, self.b = nn.Linear(64, width), nn.Linear(width, 10)\n"
+        "    def forward(self, x):\n        h = self.a(x.flatten(1)).relu()\n        return self.b(h / h.norm().item())\n"
+        "def build(width, depth):\n    return Asking(width)\n"
+    )
+    assert fleet.trial(RunConfig(model=f"{file}:build", width=16, depth=1, lr=0.1, steps=20), 4) == 0.0
