@@ -163,7 +163,7 @@ def test_missing_data_says_where_it_looked(tmp_path, monkeypatch):
 def test_a_teacher_is_one_function():
     a, b = open_data("teacher", {"draw": 1}), open_data("teacher", {"draw": 2})
     assert not torch.equal(a._train[1], b._train[1])
-    x, y = a.batch("train", 0, 0, 256)
+    _, y = a.batch("train", 0, 0, 256)
     assert y.shape == (256, 1) and 0.2 < float(y.std()) < 2
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from trimtab.parametrization import Parametrization
     from trimtab.planning import parametrize
     from trimtab.rules import Scheme
+    from trimtab.sweeps.engine import sweep
 
 __version__ = "0.1.0"
 
@@ -21,13 +22,14 @@ _HOME = {
     "parametrize": "planning",
     "Parametrization": "parametrization",
     "Scheme": "rules",
+    "sweep": "sweeps.engine",
     "TrimtabError": "errors",
     "InputError": "errors",
     "StructureError": "errors",
     "OptimizerError": "errors",
 }
 
-__all__ = ["InputError", "OptimizerError", "Parametrization", "Scheme", "StructureError", "TrimtabError", "parametrize", "theory"]
+__all__ = ["InputError", "OptimizerError", "Parametrization", "Scheme", "StructureError", "TrimtabError", "parametrize", "sweep", "theory"]
 
 
 def __getattr__(name: str) -> Any:

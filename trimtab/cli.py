@@ -4,6 +4,9 @@
     trimtab explain --hf llama    --width 4096 --depth 32 --base-width 256 --base-depth 4
 
     trimtab train   run.toml
+    trimtab new     sweep.toml
+    trimtab sweep   sweep.toml --workers 2
+    trimtab status  sweep.db
 
 Exit codes: 0 good; 1 the verdict is no; 2 the input is wrong (all faults at once, no traceback); 130 interrupted.
 """
@@ -69,10 +72,105 @@ class Train:
         return train(self)
 
 
+@dataclasses.dataclass
+class New:
+    """Write a commented sweep.toml that runs as it is in about a minute."""
+
+    path: tyro.conf.Positional[str]
+    """Where to write it; a file that is there is not replaced."""
+
+    def run(self) -> int:
+        from trimtab.sweeping import new
+
+        return new(self)
+
+
+@dataclasses.dataclass
+class Sweep:
+    """Run a sweep, or go on with it: only what is missing is done."""
+
+    config: tyro.conf.Positional[str]
+    """sweep.toml: `trimtab new sweep.toml` writes one with every key explained."""
+    store: str | None = None
+    """The SQLite file of results; default: beside the file, as sweep.db."""
+    workers: int = 2
+    """Processes."""
+    threads: int = 1
+    """Threads of each process."""
+
+    def run(self) -> int:
+        from trimtab.sweeping import sweep
+
+        return sweep(self)
+
+
+@dataclasses.dataclass
+class Status:
+    """How far a sweep is, and what failed."""
+
+    store: tyro.conf.Positional[str]
+    """The sweep's SQLite file."""
+    csv: str | None = None
+    """Also write all cells to this CSV file."""
+    json: bool = False
+    """Print the counts as JSON."""
+
+    def run(self) -> int:
+        from trimtab.sweeping import status
+
+        return status(self)
+
+
+@dataclasses.dataclass
+class Retry:
+    """Set cells back to waiting; the next `trimtab sweep` runs them."""
+
+    store: tyro.conf.Positional[str]
+    """The sweep's SQLite file."""
+    failed: bool = False
+    """Cells that raised, hung or killed their worker."""
+    diverged: bool = False
+    """Cells whose loss was lost."""
+
+    def run(self) -> int:
+        from trimtab.sweeping import retry
+
+        return retry(self)
+
+
+@dataclasses.dataclass
+class Doctor:
+    """Versions, devices and threads, and whether a folder's file system keeps what a sweep needs."""
+
+    folder: tyro.conf.Positional[str] = "."
+    """The folder a store is going to lie in."""
+
+    def run(self) -> int:
+        from trimtab.doctoring import doctor
+
+        return doctor(self)
+
+
+@dataclasses.dataclass
+class Version:
+    """Print the version."""
+
+    def run(self) -> int:
+        import trimtab
+
+        print(trimtab.__version__)
+        return 0
+
+
 Commands = (
     Annotated[Explain, tyro.conf.subcommand("explain")]
     | Annotated[Train, tyro.conf.subcommand("train")]
-    | Annotated[None, tyro.conf.subcommand("version", description="Print the version.")]
+    | Annotated[New, tyro.conf.subcommand("new")]
+    | Annotated[Sweep, tyro.conf.subcommand("sweep")]
+    | Annotated[Status, tyro.conf.subcommand("status")]
+    | Annotated[Retry, tyro.conf.subcommand("retry")]
+    | Annotated[Doctor, tyro.conf.subcommand("doctor")]
+    | Annotated[Version, tyro.conf.subcommand("version")]
 )
 
 
@@ -80,11 +178,6 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     try:
         command = tyro.cli(Commands, prog="trimtab", description="Tune a small network once; keep its hyperparameters when it gets wider and deeper.", args=argv)  # type: ignore[arg-type]
-        if command is None:
-            import trimtab
-
-            print(trimtab.__version__)
-            return 0
         return command.run()
     except TrimtabError as error:
         print(f"trimtab: {error}", file=sys.stderr)

@@ -15,8 +15,8 @@ from torch import nn
 from trimtab.errors import InputError
 
 
-def published(name: str) -> tuple[Callable[[int, int], nn.Module], Callable[[], Any]]:
-    """(build(width, depth), example()) of a model type of `transformers`, such as "gpt2", "llama" or "vit"."""
+def published(name: str) -> tuple[Callable[..., nn.Module], Callable[[], Any]]:
+    """(build(width, depth, **fields of the configuration), example()) of a model type of `transformers`, such as "gpt2", "llama" or "vit"."""
     try:
         import transformers
         from transformers.models.auto import modeling_auto
@@ -38,8 +38,8 @@ def published(name: str) -> tuple[Callable[[int, int], nn.Module], Callable[[], 
     if not isinstance(getattr(default, "hidden_size", None), int) or not isinstance(getattr(default, "num_hidden_layers", None), int):
         raise InputError(f"{name} has stages, not one width and one depth: write build(width, depth) for it and pass file.py:build.")
 
-    def build(width: int, depth: int) -> nn.Module:
-        config = transformers.AutoConfig.for_model(name, **_sizes(default, width, depth))
+    def build(width: int, depth: int, **fields: Any) -> nn.Module:
+        config = transformers.AutoConfig.for_model(name, **(_sizes(default, width, depth, fields) | fields))
         return getattr(transformers, kind).from_config(config)
 
     def example() -> dict[str, torch.Tensor]:
@@ -52,15 +52,15 @@ def published(name: str) -> tuple[Callable[[int, int], nn.Module], Callable[[], 
     return build, example
 
 
-def _sizes(config: Any, width: int, depth: int) -> dict[str, int]:
-    """The configuration's size fields for a width and a depth, under the names this family uses."""
+def _sizes(config: Any, width: int, depth: int, fields: dict[str, Any]) -> dict[str, int]:
+    """The configuration's size fields for a width and a depth, under the names this family uses, but for those given."""
     spelled = getattr(config, "attribute_map", {})
     sizes: dict[str, int] = {"hidden_size": width, "num_hidden_layers": depth}
     hidden, heads = config.hidden_size, getattr(config, "num_attention_heads", None)
     for inner in ("intermediate_size", "d_ff", "n_inner"):
         if isinstance(getattr(config, inner, None), int):
             sizes[inner] = getattr(config, inner) * width // hidden
-    if isinstance(heads, int):
+    if isinstance(heads, int) and "num_attention_heads" not in fields:
         d = getattr(config, "head_dim", None) or getattr(config, "d_kv", None) or hidden // heads
         new_heads = width // d if width % d == 0 else heads
         if width % new_heads:

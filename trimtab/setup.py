@@ -24,11 +24,13 @@ from trimtab.loading import beside, load
 from trimtab.models import BUILD
 from trimtab.parametrization import Parametrization
 from trimtab.planning import parametrize
+from trimtab.published import published
 from trimtab.tails import scaled
 from trimtab.zoo import fitting, own, size_faults
 
 PLAN_SEED = 0
 EVAL_BATCH = 500
+HF = "hf:"
 SHARED = {"model", "model_options", "width", "depth", "base", "scheme", "gamma0", "overrides", "data", "data_options", "loss", "batch_size", "eval_examples", "dtype", "device"}
 
 Batch = Any  # (inputs, target), or a dict of keyword arguments
@@ -97,8 +99,7 @@ class Setup:
     def build(self, width: int, depth: int) -> nn.Module:
         c = self.config
         if own(c.model):
-            function = load(c.model)
-            return function(width, depth, **c.model_options)
+            return named(c.model)(width, depth, **c.model_options)
         options = dict(c.model_options)
         if self.source is not None:
             options = {**fitting(c.model, self.source.shape), **options}
@@ -115,7 +116,7 @@ class Setup:
 
     def example(self) -> Any:
         """Inputs of a small forward, made of the first training examples."""
-        if own(self.config.model):
+        if own(self.config.model) and not self.config.model.startswith(HF):
             made = beside(load(self.config.model), "example")
             if made is not None:
                 return made()
@@ -180,7 +181,7 @@ class Setup:
         c = self.config
         if own(c.loss):
             return load(c.loss)
-        near = beside(load(c.model), "loss") if own(c.model) else None
+        near = beside(load(c.model), "loss") if own(c.model) and not c.model.startswith(HF) else None
         if near is not None and "loss" not in c.model_fields_set:
             return near
         return mse if c.loss == "mse" else cross_entropy
@@ -223,6 +224,11 @@ def _setup(key: str, held: _Held) -> Setup:
     except Exception as error:
         c = held.config
         raise InputError(f"model {c.model} (width {c.width}, depth {c.depth}) on data {c.data} could not be set up: {type(error).__name__}: {error}") from error
+
+
+def named(model: str) -> Callable[..., nn.Module]:
+    """The `build(width, depth, **options)` behind a name that is not the zoo's: the user's, or transformers' as hf:llama."""
+    return published(model.removeprefix(HF))[0] if model.startswith(HF) else load(model)
 
 
 def forward(model: Callable[..., Any], batch: Batch) -> Any:

@@ -1,0 +1,366 @@
+"""`trimtab.sweep`: fill the store with the grid's cells, keep workers alive until all are finished.
+
+Everything is decided when cells are created and written with them: which cells form a fleet, what each costs. A second
+call resumes; two calls at once share the work. A driver that died left claims behind: its host and process are in their
+names, so the next driver on that host takes them back at once instead of waiting for the lease.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trimtab.config import RunConfig
+from trimtab.errors import InputError, TrimtabError
+from trimtab.sweeps import grid
+from trimtab.sweeps.grid import SweepConfig
+from trimtab.sweeps.store import StoreError, mended
+from trimtab.sweeps.worker import DISK, folder_of
+
+FLEET = 16  # members of a fleet at most: enough to pay, few enough that two workers share a sweep evenly
+PATIENCE = 4.0  # seconds for workers to checkpoint after Ctrl-C
+COPY = 60.0  # seconds between copies of the store
+
+
+class Stopped(TrimtabError):
+    """The sweep stopped before its end and can be resumed with the same call."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How a call of `sweep` ended."""
+
+    store: Path
+    counts: dict[str, int]
+    seconds: float
+    said: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """0 all finished; 4 some cells failed; 130 interrupted."""
+        if self.counts["waiting"] or self.counts["running"]:
+            return 130
+        return 4 if self.counts["failed"] else 0
+
+
+def sweep(
+    config: str | Path | Mapping[str, Any] | SweepConfig, store: str | Path | None = None, *, workers: int = 2, engine: str = "local", progress: Any = None, threads: int = 1
+) -> Outcome:
+    """Run a sweep, or go on with it: calling it again does only what is missing.
+
+    Args:
+        config: the path of a sweep.toml, a dict or a SweepConfig.
+        store: the SQLite file; default: beside the file, as sweep.db.
+        workers: processes. threads: of each.
+        engine: "local".
+        progress: an object with `update(store, running)`, called twice a second; None is silent.
+
+    Raises:
+        InputError: everything that is wrong with the sweep, before any work.
+        Stopped: Ctrl-C, or a disk that is full: call again to go on.
+    """
+    problems = []
+    if engine != "local":
+        problems.append(f"engine: only 'local' is there in this version: got {engine!r}")
+    if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
+        problems.append(f"workers: must be >= 1: got {workers!r}")
+    if store is None and not isinstance(config, str | Path):
+        problems.append("store: name the SQLite file of a sweep that is not read from a file")
+    if problems:
+        raise InputError("\n".join(["trimtab sweep:", *(f"  - {p}" for p in problems)]))
+    made = grid.read(config)
+    text = Path(config).read_text() if isinstance(config, str | Path) else None
+    place = Path(store) if store is not None else Path(config).with_suffix(".db")  # type: ignore[arg-type]
+    if not place.parent.is_dir():
+        raise InputError(f"the store's folder must exist: there is no {place.parent.resolve()}.")
+    return Driver(made, place, workers, threads, text, progress).go()
+
+
+class Driver:
+    """One call of `sweep`."""
+
+    def __init__(self, config: SweepConfig, path: Path, workers: int, threads: int, text: str | None, progress: Any):
+        self.config, self.path, self.workers, self.threads, self.text, self.progress = config, path, workers, threads, text, progress
+        self.begun = time.monotonic()
+        self.mark = f"{socket.gethostname()}/{os.getpid()}/{_born(os.getpid())}/{uuid.uuid4().hex[:8]}"
+        self.said: list[str] = []
+        self.alive: dict[str, int] = {}
+        self.births = 0
+        self.interrupted = False
+
+    def go(self) -> Outcome:
+        folder_of(self.path).mkdir(exist_ok=True)
+        self.store, told = mended(self.path)
+        self.said += told
+        self._take_back()
+        nursery = self._nursery()  # it loads torch while the cells are made
+        before = signal.signal(signal.SIGINT, self._interrupt) if threading.current_thread() is threading.main_thread() else None
+        try:
+            self._fill()
+            self._supervise(nursery)
+        finally:
+            if before is not None:
+                signal.signal(signal.SIGINT, before)
+            self._close(nursery)
+        counts = self.store.counts()
+        outcome = Outcome(self.path, counts, time.monotonic() - self.begun, tuple(self.said))
+        if self.interrupted:
+            raise Stopped(
+                f"interrupted with {counts['done'] + counts['diverged'] + counts['failed']} of {sum(counts.values())} cells finished in {self.path}; the same command goes on."
+            )
+        return outcome
+
+    # -- cells -------------------------------------------------------------------------------------------------------------
+
+    def _fill(self) -> None:
+        """Add the cells that are missing, each with its unit."""
+        known = self.store.known()
+        new = [(c.hash, c) for c in self.config.cells()]
+        new = [(name, c) for name, c in new if name not in known]
+        if not self.store.meta or new:
+            self.store.set_meta(
+                name=self.config.name, config=self.config.plain(), toml=self.text, base=list(self.config.base), versions=versions(), command=_command(), roots=_roots()
+            )
+        if new:
+            label = self.config.name
+            self.store.add((name, label, c.model_dump(mode="json"), unit, fleet, _cost(c)) for name, c, unit, fleet in units(new))
+            self.store.copy()
+
+    def _take_back(self) -> None:
+        """Release the claims of drivers of this host that are gone."""
+        for owner in self.store.owners():
+            host, pid, born, *_ = [*owner.split("/"), "", "", ""]
+            if host == socket.gethostname() and pid.isdigit() and _born(int(pid)) != born:
+                self.store.release(owner, crashed=True)
+
+    # -- workers -----------------------------------------------------------------------------------------------------------
+
+    def _nursery(self) -> subprocess.Popen[bytes]:
+        folder = folder_of(self.path)
+        settings = dict(store=str(self.path.resolve()), budget=self.config.budget, roots=_roots(), threads=self.threads, log=str((folder / "workers.log").resolve()))
+        environment = os.environ | {"OMP_NUM_THREADS": str(self.threads), "MKL_NUM_THREADS": str(self.threads)}
+        environment["PYTHONPATH"] = os.pathsep.join([*(p or os.getcwd() for p in sys.path), environment.get("PYTHONPATH", "")])
+        process = subprocess.Popen(
+            [sys.executable, "-m", "trimtab.sweeps.nursery", json.dumps(settings)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env=environment
+        )
+        self.messages: queue.Queue[str] = queue.Queue()
+        assert process.stdout is not None
+        threading.Thread(target=_listen, args=(process.stdout, self.messages), daemon=True).start()
+        return process
+
+    def _order(self, nursery: subprocess.Popen[bytes], text: str) -> None:
+        assert nursery.stdin is not None
+        try:
+            nursery.stdin.write((text + "\n").encode())
+            nursery.stdin.flush()
+        except (BrokenPipeError, ValueError):
+            pass  # it is gone; `_supervise` notices
+
+    def _supervise(self, nursery: subprocess.Popen[bytes]) -> None:
+        """Keep the wanted number of workers until nothing is left to do."""
+        copied = time.monotonic()
+        while True:
+            counts = self.store.counts()
+            left = counts["waiting"] + counts["running"]
+            if not left and not self.alive:
+                break
+            if self.interrupted:
+                break
+            while counts["waiting"] and len(self.alive) < min(self.workers, counts["waiting"] + len(self.alive)):
+                self.births += 1
+                owner = f"{self.mark}/{self.births}"
+                self.alive[owner] = 0
+                self._order(nursery, f"spawn {owner}")
+            if self.progress is not None:
+                self.progress.update(self.store, len(self.alive))
+            if self._hear(0.5 if left else 0.1):
+                self._close(nursery, kill=True)
+                for owner in list(self.alive):
+                    self.store.release(owner, crashed=True)
+                self.alive.clear()
+                nursery = self._nursery()
+            if time.monotonic() - copied > COPY:
+                copied = time.monotonic()
+                self.store.copy()
+            if left and not counts["waiting"] and not self.alive:
+                self._take_back()  # what runs belongs to another driver; it may have died
+        if self.progress is not None:
+            self.progress.update(self.store, len(self.alive))
+        if not self.interrupted:
+            self.store.copy()
+
+    def _hear(self, wait: float) -> bool:
+        """Take the nursery's messages; True when it is gone."""
+        try:
+            message = self.messages.get(timeout=wait)
+        except queue.Empty:
+            return False
+        while True:
+            word, *rest = message.split()
+            if word == "gone":
+                return not self.interrupted
+            if word == "born":
+                self.alive[rest[0]] = int(rest[1])
+            if word == "died":
+                self.alive.pop(rest[0], None)
+                code = int(rest[1])
+                try:
+                    self.store.release(rest[0], crashed=True)
+                except StoreError:
+                    code = DISK
+                if code == DISK:
+                    raise Stopped(
+                        f"the disk that holds {self.path} is full, or the store cannot be written ({_last_line(self.path)}). What was finished is safe: free some space and run the same command again."
+                    )
+            try:
+                message = self.messages.get_nowait()
+            except queue.Empty:
+                return False
+
+    def _interrupt(self, *_: Any) -> None:
+        if self.interrupted:  # asked twice: at once
+            os._exit(130)
+        self.interrupted = True
+
+    def _close(self, nursery: subprocess.Popen[bytes], *, kill: bool = False) -> None:
+        """Let the workers checkpoint and release, then close the pipe they live by."""
+        if not kill and self.alive and nursery.poll() is None:
+            self._order(nursery, "stop")
+            end = time.monotonic() + PATIENCE
+            while self.alive and time.monotonic() < end:
+                try:
+                    message = self.messages.get(timeout=0.1)
+                except queue.Empty:
+                    continue
+                if message.startswith("died"):
+                    self.alive.pop(message.split()[1], None)
+                if message == "gone":
+                    break
+        assert nursery.stdin is not None
+        for pid in self.alive.values():
+            if pid:
+                _kill(pid)
+        with contextlib.suppress(BrokenPipeError):
+            nursery.stdin.close()
+        try:
+            nursery.wait(1.0)
+        except subprocess.TimeoutExpired:
+            nursery.kill()
+            nursery.wait()
+        if not kill:
+            for owner in list(self.alive):
+                try:
+                    self.store.release(owner, crashed=True)
+                except StoreError:
+                    break
+            self.alive.clear()
+
+
+def units(cells: list[tuple[str, RunConfig]]) -> list[tuple[str, RunConfig, str, bool]]:
+    """(name, config, unit, is it a fleet) for new cells: those that share all but numbers train together where that is faster."""
+    from trimtab import fleet
+    from trimtab.setup import SHARED
+
+    shared = (SHARED - {"gamma0"}) | {"optimizer", "steps", "eval_every", "compile"}
+    groups: dict[str, list[tuple[str, RunConfig]]] = {}
+    for name, config in cells:
+        groups.setdefault(json.dumps(config.model_dump(mode="json", include=shared), sort_keys=True), []).append((name, config))
+    out = []
+    for members in groups.values():
+        together = len(members) > 1 and fleet.pays(members[0][1], len(members), _memory())
+        size = FLEET if together else 1
+        parts = -(-len(members) // size)
+        for i in range(parts):
+            part = members[i * len(members) // parts : (i + 1) * len(members) // parts]
+            unit = unit_name([name for name, _ in part])
+            out += [(name, config, unit, together and len(part) > 1) for name, config in part]
+    return out
+
+
+def unit_name(names: list[str]) -> str:
+    """A unit's name: a hash, since it becomes a file name."""
+    return hashlib.sha256("".join(names).encode()).hexdigest()[:24]
+
+
+def versions() -> dict[str, str]:
+    """The versions a result depends on."""
+    import platform
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {"python": platform.python_version(), "machine": platform.machine()}
+    for name in ("trimtab", "torch", "numpy"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "?"
+    return found
+
+
+def _cost(config: RunConfig) -> float:
+    """What a cell costs, up to a constant: which units come first, and the time to go."""
+    return float(config.steps) * config.batch_size * config.depth * config.width**1.5
+
+
+def _memory() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trimtab" / "fleets.json"
+
+
+def _roots() -> list[str]:
+    from trimtab import loading
+
+    return [str(root) for root in (Path.cwd(), *loading.ROOTS)]
+
+
+def _command() -> str:
+    name = Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python"
+    return " ".join(["trimtab" if name in ("cli.py", "trimtab", "__main__.py") else name, *sys.argv[1:]])[:500]
+
+
+def _born(pid: int) -> str:
+    """When a process began, in the kernel's ticks: a process number that was given out again is another process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return "" if not _exists(pid) else "?"
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _listen(pipe: Any, messages: queue.Queue[str]) -> None:
+    for line in pipe:
+        messages.put(line.decode().strip() or "ready")
+    messages.put("gone")
+
+
+def _last_line(path: Path) -> str:
+    try:
+        return (folder_of(path) / "workers.log").read_text(errors="replace").strip().splitlines()[-1][-300:]
+    except (OSError, IndexError):
+        return "no message"

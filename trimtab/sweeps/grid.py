@@ -1,0 +1,298 @@
+"""A sweep as a grid of cells: schemes x sizes x hyperparameter axes x seeds. No torch.
+
+    cell = RunConfig,      its name = SHA-256 of the resolved configuration
+
+so adding a value to an axis later adds exactly its cells, and the same cell is the same cell in any sweep.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from trimtab import zoo
+from trimtab.config import RunConfig
+from trimtab.errors import InputError, faults
+from trimtab.loading import sources
+from trimtab.reading import read_toml
+from trimtab.rules import SCHEMES
+
+LARGEST = 1_000_000  # cells
+KEYS = ("name", "schemes", "base", "widths", "depths", "sizes", "centre", "seeds", "run", "axes", "budget")
+BUDGET = {"cell_seconds": 3600.0, "retries": 0, "checkpoint_seconds": 30.0}
+TAKEN = ("width", "depth", "base", "scheme", "seed", "sources")  # fields of a run that the sweep itself fills in
+RANGES = ("log2", "log10", "linear")
+
+
+@dataclass(frozen=True)
+class SweepConfig:
+    """A validated sweep.
+
+    Attributes:
+        sizes: the (width, depth) pairs. axes: {RunConfig field: values}. run: fields every run has.
+        budget: "cell_seconds" (wall clock of one run), "retries" (of a run that raised), "checkpoint_seconds".
+    """
+
+    name: str
+    schemes: tuple[str, ...]
+    base: tuple[int, int]
+    sizes: tuple[tuple[int, int], ...]
+    axes: dict[str, tuple[Any, ...]]
+    seeds: tuple[int, ...]
+    run: dict[str, Any]
+    budget: dict[str, float] = field(default_factory=lambda: dict(BUDGET))
+
+    def __len__(self) -> int:
+        return len(self.schemes) * len(self.sizes) * len(self.seeds) * math.prod(len(v) for v in self.axes.values())
+
+    def cells(self) -> Iterator[RunConfig]:
+        """Every run of the grid, resolved."""
+        hashes = sources(*(str(self.run.get(key, "")) for key in ("model", "data", "loss")), *(str(v) for key in ("model", "data", "loss") for v in self.axes.get(key, ())))
+        for scheme, (width, depth), values, seed in itertools.product(self.schemes, self.sizes, itertools.product(*self.axes.values()), self.seeds):
+            numbers = dict(zip(self.axes, values, strict=True))
+            used = {k: h for k, h in hashes.items() if k in {*(str(self.run.get(key)) for key in ("model", "data", "loss")), *map(str, values)}}
+            yield RunConfig(**_nested(self.run, numbers), scheme=scheme, width=width, depth=depth, base=self.base, seed=seed, sources=used)
+
+    def plain(self) -> dict[str, Any]:
+        """As a JSON-able dict."""
+        return dict(
+            name=self.name,
+            schemes=list(self.schemes),
+            base=list(self.base),
+            sizes=[list(s) for s in self.sizes],
+            axes={k: list(v) for k, v in self.axes.items()},
+            seeds=list(self.seeds),
+            run=self.run,
+            budget=self.budget,
+        )
+
+
+def read(config: str | Path | Mapping[str, Any] | SweepConfig) -> SweepConfig:
+    """A sweep from a TOML file, a dict or a SweepConfig.
+
+    Raises:
+        InputError: every fault at once, each with the path of its key.
+
+    >>> sweep = read({"base": [32, 3], "widths": [32], "depths": [3, 6], "axes": {"lr": {"log2": [-6, -4], "step": 1}}, "seeds": 2})
+    >>> len(sweep), sweep.axes["lr"], sweep.sizes
+    (12, (0.015625, 0.03125, 0.0625), ((32, 3), (32, 6)))
+    >>> read({"base": [32], "widths": [], "axes": {"lr": {"log2": [3, 1]}}})
+    Traceback (most recent call last):
+        ...
+    trimtab.errors.InputError: 3 faults in the sweep
+      - base: must be [width, depth], two whole numbers >= 1: got [32]
+      - widths: must be a list of whole numbers >= 1, none twice: got []
+      - axes.lr: a range goes from low to high, finite: got [3, 1]
+    """
+    if isinstance(config, SweepConfig):
+        return config
+    what = "the sweep"
+    if isinstance(config, str | Path):
+        what, config = str(config), read_toml(config)
+    if not isinstance(config, Mapping):
+        raise InputError(f"a sweep is a path, a dict or a SweepConfig: got {type(config).__name__}.")
+    made, found = _checked(dict(config))
+    if not found and made is not None:
+        found = _try_cells(made)
+    if found or made is None:
+        raise faults(f"{len(found)} fault{'s' if len(found) != 1 else ''} in {what}", found)
+    return made
+
+
+def _checked(c: dict[str, Any]) -> tuple[SweepConfig | None, list[str]]:
+    found = [zoo.unknown("sweep", key, KEYS, own=False).replace("name", "key", 1) for key in c if key not in KEYS]
+    name = c.get("name", "sweep")
+    if not isinstance(name, str):
+        found.append(f"name: must be a text: got {name!r}")
+    schemes = c.get("schemes", ["depth-mup"])
+    if not isinstance(schemes, list | tuple) or not schemes or len(set(map(str, schemes))) != len(schemes):
+        found.append(f"schemes: must be a list of names, none twice: got {schemes!r}")
+        schemes = []
+    found += [zoo.unknown(f"schemes[{i}]", s, SCHEMES, own=False) for i, s in enumerate(schemes) if s not in SCHEMES]
+    base = c.get("base")
+    if base is None:
+        found.append("base: is required: [width, depth] of the model that is tuned")
+    elif not _pair(base):
+        found.append(f"base: must be [width, depth], two whole numbers >= 1: got {base!r}")
+    lists = {}
+    for key, place in (("widths", 0), ("depths", 1)):
+        default = [base[place]] if _pair(base) else None
+        values = c.get(key, default)
+        if values is not None and (not isinstance(values, list | tuple) or not values or not all(_whole(v) for v in values) or len(set(values)) != len(values)):
+            found.append(f"{key}: must be a list of whole numbers >= 1, none twice: got {values!r}")
+            values = None
+        lists[key] = values
+    sizes = _sizes(c, lists, base, found)
+    seeds = _seeds(c.get("seeds", 3), found)
+    run = c.get("run", {})
+    if not isinstance(run, Mapping):
+        found.append(f"run: must be a table of RunConfig fields: got {run!r}")
+        run = {}
+    found += [f"run.{key}: is filled in by the sweep; set {_instead(key)}" for key in run if key in TAKEN]
+    axes = _axes(c.get("axes", {}), run, found)
+    budget = _budget(c.get("budget", {}), found)
+    if found or sizes is None or seeds is None or not _pair(base):
+        _run_faults(run, axes, found)
+        return None, found
+    made = SweepConfig(name, tuple(schemes), (base[0], base[1]), sizes, axes, seeds, dict(run), budget)
+    if len(made) > LARGEST:
+        found.append(f"axes: the grid has {len(made):,} cells, at most {LARGEST:,} are allowed")
+    return made, found
+
+
+def _sizes(c: dict[str, Any], lists: dict[str, Any], base: Any, found: list[str]) -> tuple[tuple[int, int], ...] | None:
+    kind, centre = c.get("sizes", "product"), c.get("centre", base)
+    if kind not in ("product", "cross"):
+        found.append(zoo.unknown("sizes", kind, ("product", "cross"), own=False))
+    if "centre" in c and not _pair(centre):
+        found.append(f"centre: must be [width, depth], two whole numbers >= 1: got {centre!r}")
+    if "centre" in c and kind == "product":
+        found.append("centre: belongs to sizes = 'cross'")
+    widths, depths = lists["widths"], lists["depths"]
+    if widths is None or depths is None or not _pair(centre):
+        return None
+    if kind == "product":
+        return tuple(itertools.product(widths, depths))
+    arms = [(centre[0], depth) for depth in depths] + [(width, centre[1]) for width in widths]
+    if _pair(base):
+        arms.append((base[0], base[1]))  # the base is always trained: it is what is tuned
+    return tuple(dict.fromkeys(arms))
+
+
+def _seeds(seeds: Any, found: list[str]) -> tuple[int, ...] | None:
+    if _whole(seeds) and seeds <= 10_000:
+        return tuple(range(seeds))
+    if isinstance(seeds, list | tuple) and seeds and all(isinstance(s, int) and not isinstance(s, bool) and s >= 0 for s in seeds) and len(set(seeds)) == len(seeds):
+        return tuple(seeds)
+    found.append(f"seeds: must be how many, or a list of whole numbers >= 0, none twice: got {seeds!r}")
+    return None
+
+
+def _axes(axes: Any, run: Mapping[str, Any], found: list[str]) -> dict[str, tuple[Any, ...]]:
+    if not isinstance(axes, Mapping):
+        found.append(f"axes: must be a table of RunConfig fields: got {axes!r}")
+        return {}
+    out: dict[str, tuple[Any, ...]] = {}
+    for key, given in axes.items():
+        top = key.split(".")[0]
+        if key in TAKEN:
+            found.append(f"axes.{key}: is not an axis of its own; set {_instead(key)}")
+        elif top not in RunConfig.model_fields or ("." in key and not top.endswith("_options")):
+            found.append(zoo.unknown("axes", key, [k for k in RunConfig.model_fields if k not in TAKEN], own=False).replace("name", "key", 1))
+        if key in run:
+            found.append(f"axes.{key}: is also set in run; keep one of the two")
+        values = _range(given, f"axes.{key}", found) if isinstance(given, Mapping) else given
+        if values is None:
+            continue
+        if not isinstance(values, list | tuple) or not values:
+            found.append(f"axes.{key}: must be a list of values or a range such as {{ log2 = [-6, 4], step = 1 }}: got {given!r}")
+            continue
+        if len({repr(v) for v in values}) != len(values):
+            found.append(f"axes.{key}: a value stands there twice: got {list(values)!r}")
+        out[key] = tuple(values)
+    return out
+
+
+def _range(given: Mapping[str, Any], place: str, found: list[str]) -> list[float] | None:
+    kinds = [k for k in RANGES if k in given]
+    extra = [k for k in given if k not in (*RANGES, "step")]
+    if len(kinds) != 1 or extra:
+        found.append(f"{place}: a range has one of {', '.join(RANGES)} and a step: got {dict(given)!r}")
+        return None
+    bounds, step = given[kinds[0]], given.get("step", 1)
+    if not isinstance(bounds, list | tuple) or len(bounds) != 2 or not all(_number(b) for b in bounds):
+        found.append(f"{place}: {kinds[0]} takes two finite numbers [low, high]: got {bounds!r}")
+        return None
+    low, high = map(float, bounds)
+    if low > high:
+        found.append(f"{place}: a range goes from low to high, finite: got {list(bounds)!r}")
+        return None
+    if not _number(step) or step <= 0 or (high - low) / step > 10_000:
+        found.append(f"{place}.step: must be > 0 and give at most 10,000 values: got {step!r}")
+        return None
+    exponents = [low + i * step for i in range(math.floor((high - low) / step + 1e-9) + 1)]
+    values = [{"log2": 2.0**e, "log10": 10.0**e, "linear": e}[kinds[0]] for e in exponents] if max(abs(low), abs(high)) < 300 or kinds[0] == "linear" else []
+    if not values:
+        found.append(f"{place}: exponents must lie within +-300: got {list(bounds)!r}")
+        return None
+    return values
+
+
+def _budget(budget: Any, found: list[str]) -> dict[str, float]:
+    if not isinstance(budget, Mapping):
+        found.append(f"budget: must be a table: got {budget!r}")
+        return dict(BUDGET)
+    for key, value in budget.items():
+        if key not in BUDGET:
+            found.append(zoo.unknown("budget", key, BUDGET, own=False).replace("name", "key", 1))
+        elif not _number(value) or value < 0 or (key != "retries" and value == 0):
+            found.append(f"budget.{key}: must be a number {'>= 0' if key == 'retries' else '> 0'}: got {value!r}")
+    return {**BUDGET, **{k: v for k, v in budget.items() if k in BUDGET}}
+
+
+def _run_faults(run: Mapping[str, Any], axes: Mapping[str, tuple[Any, ...]], found: list[str]) -> None:
+    """When the sweep itself is wrong its runs cannot be made; still say what is wrong with their fields."""
+    fixed = {k: v for k, v in run.items() if k not in TAKEN}
+    numbers = {k: v[0] for k, v in axes.items() if k.split(".")[0] in RunConfig.model_fields and k not in TAKEN}
+    try:
+        RunConfig(**_nested(fixed, {"lr": 0.1} | numbers), width=24, depth=6)
+    except InputError as error:
+        found += [line for line in _lines(error, axes) if not any(word in line for word in ("width:", "depth:"))]
+
+
+def _try_cells(sweep: SweepConfig) -> list[str]:
+    """Faults of the runs: each axis value and each size in turn, which is all a fault can depend on in practice."""
+    if "lr" not in sweep.axes and "lr" not in sweep.run:
+        return ["axes.lr: is required: a rate in run, or several as an axis"]
+    first = {k: v[0] for k, v in sweep.axes.items()}
+    tried = [(size, first) for size in sweep.sizes] + [(sweep.sizes[0], first | {k: v}) for k, values in sweep.axes.items() for v in values[1:]]
+    found: list[str] = []
+    for (width, depth), numbers in tried:
+        try:
+            RunConfig(**_nested(sweep.run, numbers), scheme=sweep.schemes[0], width=width, depth=depth, base=sweep.base)
+        except InputError as error:
+            found += [line for line in _lines(error, sweep.axes) if line not in found]
+    return found
+
+
+def _lines(error: InputError, axes: Mapping[str, Any]) -> list[str]:
+    """The faults of a run with the path they have in the sweep's file."""
+    out = []
+    for line in str(error).splitlines()[1:]:
+        fault = line.removeprefix("  - ")
+        key = fault.split(":")[0]
+        where = {"width": "widths", "depth": "depths", "base width": "base", "base depth": "base"}
+        out.append(f"{where[key]}{fault[len(key) :]}" if key in where else f"{'axes' if key in axes or key.split('.')[0] in axes else 'run'}.{fault}")
+    return out
+
+
+def _nested(run: Mapping[str, Any], numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a run; an axis `model_options.k` goes into that table."""
+    out = {k: dict(v) if isinstance(v, Mapping) else v for k, v in run.items()}
+    for key, value in numbers.items():
+        top, _, rest = key.partition(".")
+        if rest:
+            out.setdefault(top, {})[rest] = value
+        else:
+            out[key] = value
+    return out
+
+
+def _instead(key: str) -> str:
+    return {"width": "widths", "depth": "depths", "scheme": "schemes", "seed": "seeds"}.get(key, f"{key} at the top")
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**31
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _pair(value: Any) -> TypeGuard[Sequence[int]]:
+    return isinstance(value, list | tuple) and len(value) == 2 and all(_whole(v) for v in value)

@@ -1,0 +1,484 @@
+"""The truth of a sweep: one SQLite file (WAL, synchronous FULL). No torch.
+
+    waiting --claim (lease, token + 1)--> running --finish (same token)--> done | diverged | failed
+       ^------------ lease over, or released ------'
+
+A claim takes a *unit*: one cell, or all cells of a fleet. A result is accepted once, from whoever holds the newest token;
+a worker that was frozen and comes back too late is refused. Each row carries a SHA-256 of what it says, checked whenever
+it is read: a flipped bit is never a number in a report.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import os
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trimtab.errors import InputError, TrimtabError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+APPLICATION = 0x7472696D  # "trim"
+STATES = ("waiting", "running", "done", "diverged", "failed")
+RESULTS = ("train_loss", "test_loss", "accuracy", "initial_loss", "last_loss", "collapsed", "stopped_at", "steps_made", "seconds", "flops")
+LEASE = 30.0  # seconds a claim lasts without a heartbeat
+CRASHES = 10  # times a unit may kill its worker before it is given up
+
+MIGRATIONS = (
+    """
+    CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+    CREATE TABLE cells (
+        id INTEGER PRIMARY KEY, cell TEXT NOT NULL UNIQUE, label TEXT NOT NULL, config TEXT NOT NULL, unit TEXT NOT NULL, fleet INTEGER NOT NULL, cost REAL NOT NULL,
+        state TEXT NOT NULL, owner TEXT, token INTEGER NOT NULL DEFAULT 0, lease REAL, attempts INTEGER NOT NULL DEFAULT 0, accepted INTEGER NOT NULL DEFAULT 0,
+        result TEXT, error TEXT, sha TEXT
+    );
+    CREATE INDEX cells_next ON cells (state, cost DESC, id);
+    CREATE INDEX cells_unit ON cells (unit);
+    CREATE TABLE curves (cell TEXT PRIMARY KEY, data BLOB NOT NULL);
+    """,
+    "CREATE TABLE attachments (id INTEGER PRIMARY KEY, kind TEXT NOT NULL, content TEXT NOT NULL, sha TEXT NOT NULL);",
+)
+
+
+class StoreError(TrimtabError):
+    """The store's file cannot be read or written as it should."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Work taken: the cells of one unit, with the token each was claimed under."""
+
+    unit: str
+    fleet: bool
+    cells: tuple[str, ...]
+    configs: tuple[dict[str, Any], ...]
+    tokens: tuple[int, ...]
+    attempts: int
+
+
+class Store:
+    """A sweep's file.
+
+    Args:
+        path: the SQLite file.
+        create: make it if it is not there. Otherwise a missing file is an error.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     store = Store(Path(folder) / "sweep.db", create=True)
+    ...     added = store.add([("cell", "first", {"lr": 0.1}, "unit", False, 1.0)])
+    ...     claim = store.claim("me")
+    ...     accepted = store.finish(claim, "cell", "done", {"train_loss": 0.5})
+    ...     store.counts()["done"], float(store.to_pandas().train_loss[0])
+    (1, 0.5)
+    """
+
+    def __init__(self, path: str | Path, *, create: bool = False):
+        self.path = Path(path)
+        self.said: list[str] = []
+        if not self.path.exists() and not create:
+            raise InputError(f"there is no store at {self.path}. `trimtab sweep sweep.toml` makes one beside the file.")
+        if self.path.exists() and not self.path.is_file():
+            raise InputError(f"a store is a file: {self.path} is not.")
+        try:
+            self._db = sqlite3.connect(self.path, timeout=60.0, isolation_level=None, check_same_thread=False)
+            if self.path.stat().st_size == 0 and not create:
+                raise InputError(f"{self.path} is empty: it is no store.")
+            self._open()
+        except sqlite3.DatabaseError as error:
+            raise self._fault(error, "opened") from error
+
+    open = classmethod(lambda cls, path: cls(path))  # type: ignore[assignment]
+
+    def _open(self) -> None:
+        version = self._db.execute("PRAGMA user_version").fetchone()[0]
+        application = self._db.execute("PRAGMA application_id").fetchone()[0]
+        tables = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if tables and application != APPLICATION:
+            raise InputError(f"{self.path} is a database, but not a sweep's store.")
+        if version > len(MIGRATIONS):
+            raise InputError(f"{self.path} was written by a newer trimtab (schema {version}, this one knows {len(MIGRATIONS)}). Update trimtab.")
+        self._db.execute("PRAGMA synchronous = FULL")
+        if version < len(MIGRATIONS):
+            self._db.execute("PRAGMA journal_mode = WAL")
+            with self._writing():
+                version = self._db.execute("PRAGMA user_version").fetchone()[0]  # another process may have been first
+                for step in range(version, len(MIGRATIONS)):
+                    for statement in filter(str.strip, MIGRATIONS[step].split(";")):
+                        self._db.execute(statement)
+                self._db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+                self._db.execute(f"PRAGMA application_id = {APPLICATION}")
+
+    def _fault(self, error: sqlite3.Error, done: str) -> StoreError:
+        hint = "Free some space and run the same command again: what was finished is safe." if "full" in str(error) or "I/O" in str(error) else "See `trimtab doctor`."
+        if "malformed" in str(error) or "not a database" in str(error):
+            hint = "Its bytes have changed. `trimtab sweep` again puts the copy beside it back, if there is one."
+        return StoreError(f"the store {self.path} could not be {done}: {error}. {hint}")
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """One transaction, taken at once so that two writers never deadlock; undone whole on any error."""
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as error:
+            raise self._fault(error, "written") from error
+
+    def _read(self, query: str, *values: Any) -> list[Any]:
+        try:
+            return self._db.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise self._fault(error, "read") from error
+
+    def close(self) -> None:
+        self._db.close()
+
+    # -- the grid ----------------------------------------------------------------------------------------------------------
+
+    def add(self, cells: Iterable[tuple[str, str, dict[str, Any], str, bool, float]]) -> int:
+        """Add cells that are not there yet; returns how many were new.
+
+        Args:
+            cells: (name, label, config, unit, whether the unit is a fleet, cost in floating point operations).
+        """
+        before = self._db.total_changes
+        with self._writing():
+            self._db.executemany(
+                "INSERT OR IGNORE INTO cells (cell, label, config, unit, fleet, cost, state) VALUES (?, ?, ?, ?, ?, ?, 'waiting')",
+                ((cell, label, json.dumps(config, sort_keys=True), unit, int(fleet), cost) for cell, label, config, unit, fleet, cost in cells),
+            )
+        return self._db.total_changes - before
+
+    def known(self) -> set[str]:
+        """The names of all cells."""
+        return {row[0] for row in self._read("SELECT cell FROM cells")}
+
+    def set_meta(self, **values: Any) -> None:
+        """Keep facts about the sweep as a whole."""
+        with self._writing():
+            self._db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", [(k, json.dumps(v, sort_keys=True)) for k, v in values.items()])
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """Facts about the sweep: name, config, toml, base, versions, command."""
+        return {key: json.loads(value) for key, value in self._read("SELECT key, value FROM meta")}
+
+    # -- work --------------------------------------------------------------------------------------------------------------
+
+    def claim(self, owner: str, lease: float = LEASE) -> Claim | None:
+        """Take the costliest waiting unit; None if nothing waits."""
+        now = time.time()
+        with self._writing():
+            self._db.execute("UPDATE cells SET state = 'waiting', owner = NULL WHERE state = 'running' AND lease < ?", (now,))
+            found = self._db.execute("SELECT unit FROM cells WHERE state = 'waiting' ORDER BY cost DESC, id LIMIT 1").fetchone()
+            if found is None:
+                return None
+            rows = self._db.execute(
+                "UPDATE cells SET state = 'running', owner = ?, token = token + 1, attempts = attempts + 1, lease = ? WHERE unit = ? AND state = 'waiting' "
+                "RETURNING id, cell, config, token, fleet, attempts",
+                (owner, now + lease, found[0]),
+            ).fetchall()
+        rows.sort()
+        return Claim(found[0], bool(rows[0][4]), tuple(r[1] for r in rows), tuple(json.loads(r[2]) for r in rows), tuple(r[3] for r in rows), max(r[5] for r in rows))
+
+    def heartbeat(self, owner: str, lease: float = LEASE) -> None:
+        """Say that an owner is alive: its claims last on."""
+        with self._writing():
+            self._db.execute("UPDATE cells SET lease = ? WHERE owner = ? AND state = 'running'", (time.time() + lease, owner))
+
+    def release(self, owner: str, *, crashed: bool = False) -> int:
+        """Give an owner's claims back; after many crashes a unit is failed instead. Returns how many cells it held."""
+        with self._writing():
+            if crashed:
+                self._db.execute(
+                    "UPDATE cells SET state = 'failed', owner = NULL, error = ?, sha = NULL WHERE owner = ? AND state = 'running' AND attempts >= ?",
+                    (f"the worker died {CRASHES} times while it ran this cell (out of memory, or a crash in native code)", owner, CRASHES),
+                )
+            changed = self._db.execute(
+                "UPDATE cells SET state = 'waiting', owner = NULL, attempts = attempts - ? WHERE owner = ? AND state = 'running'", (0 if crashed else 1, owner)
+            ).rowcount
+            self._seal_failed()
+        return changed
+
+    def owners(self) -> list[str]:
+        """Who holds claims."""
+        return [row[0] for row in self._read("SELECT DISTINCT owner FROM cells WHERE state = 'running' AND owner IS NOT NULL")]
+
+    def finish(self, claim: Claim, cell: str, state: str, result: Mapping[str, Any] | None = None, curves: Mapping[str, Any] | None = None, error: str | None = None) -> bool:
+        """Commit one cell's outcome; False if the claim is no longer the newest (then nothing is written)."""
+        return self.finish_all(claim, [(cell, state, result, curves, error)]) == 1
+
+    def finish_all(self, claim: Claim, outcomes: Iterable[tuple[str, str, Mapping[str, Any] | None, Mapping[str, Any] | None, str | None]]) -> int:
+        """Commit several cells of a claim in one transaction; returns how many were accepted."""
+        tokens = dict(zip(claim.cells, claim.tokens, strict=True))
+        accepted = 0
+        with self._writing():
+            for cell, state, result, curves, error in outcomes:
+                text = None if result is None else json.dumps({k: _plain(v) for k, v in result.items()}, sort_keys=True)
+                data = None if curves is None else _packed(curves)
+                changed = self._db.execute(
+                    "UPDATE cells SET state = ?, result = ?, error = ?, sha = ?, owner = NULL, lease = NULL, accepted = accepted + 1 WHERE cell = ? AND token = ? AND state = 'running'",
+                    (state, text, error, _sha(cell, state, text, error, data), cell, tokens[cell]),
+                ).rowcount
+                if changed and data is not None:
+                    self._db.execute("INSERT OR REPLACE INTO curves VALUES (?, ?)", (cell, data))
+                accepted += changed
+        return accepted
+
+    def _seal_failed(self) -> None:
+        for cell, error in self._db.execute("SELECT cell, error FROM cells WHERE state = 'failed' AND sha IS NULL").fetchall():
+            self._db.execute("UPDATE cells SET sha = ? WHERE cell = ?", (_sha(cell, "failed", None, error, None), cell))
+
+    def retry(self, states: Iterable[str]) -> int:
+        """Set cells in these states back to waiting; returns how many."""
+        with self._writing():
+            chosen = tuple(states)
+            marks = ",".join("?" * len(chosen))
+            self._db.execute(f"DELETE FROM curves WHERE cell IN (SELECT cell FROM cells WHERE state IN ({marks}))", chosen)
+            return self._db.execute(
+                f"UPDATE cells SET state = 'waiting', owner = NULL, attempts = 0, result = NULL, error = NULL, sha = NULL WHERE state IN ({marks})", chosen
+            ).rowcount
+
+    # -- reading -----------------------------------------------------------------------------------------------------------
+
+    def counts(self) -> dict[str, int]:
+        """How many cells are in each state."""
+        return dict.fromkeys(STATES, 0) | dict(self._read("SELECT state, count(*) FROM cells GROUP BY state"))
+
+    def costs(self) -> tuple[float, float]:
+        """(floating point operations of finished cells, of all cells), for the time to go."""
+        row = self._read("SELECT sum(CASE WHEN state IN ('done', 'diverged', 'failed') THEN cost ELSE 0 END), sum(cost) FROM cells")[0]
+        return float(row[0] or 0), float(row[1] or 0)
+
+    def best(self) -> tuple[float, dict[str, Any]] | None:
+        """(lowest training loss so far, its configuration)."""
+        found = self._read(
+            "SELECT json_extract(result, '$.train_loss') AS loss, config FROM cells WHERE state = 'done' AND json_extract(result, '$.collapsed') = 0 ORDER BY loss LIMIT 1"
+        )
+        return (found[0][0], json.loads(found[0][1])) if found else None
+
+    def errors(self, limit: int = 5) -> list[tuple[str, str]]:
+        """(cell, traceback) of failed cells."""
+        return [(c, e or "") for c, e in self._read("SELECT cell, error FROM cells WHERE state = 'failed' ORDER BY id LIMIT ?", limit)]
+
+    def check(self) -> list[str]:
+        """What is wrong with the file: SQLite's own structure, and each finished row against its SHA-256."""
+        wrong: list[str] = []
+        try:
+            wrong += [f"structure: {row[0]}" for row in self._db.execute("PRAGMA integrity_check(5)").fetchall() if row[0] != "ok"]
+            if wrong:
+                return wrong
+            for cell, config, state, result, error, sha, data in self._db.execute(
+                "SELECT c.cell, c.config, c.state, c.result, c.error, c.sha, v.data FROM cells c LEFT JOIN curves v ON v.cell = c.cell ORDER BY c.id"
+            ):
+                if not _intact(cell, config, state, result, error, sha, data):
+                    wrong.append(f"cell {str(cell)[:80]}: its contents do not match their SHA-256")
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            wrong.append(f"structure: {error}")
+        return wrong
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row per cell: `cell`, `label`, `state`, the configuration's fields (nested ones dotted), the results, `error`.
+
+        Raises:
+            StoreError: a row does not match its SHA-256, or SQLite finds the file broken.
+        """
+        import pandas as pd
+
+        wrong = self.check()
+        if wrong:
+            raise StoreError(f"the store {self.path} is damaged: {wrong[0]}{f' and {len(wrong) - 1} more faults' if len(wrong) > 1 else ''}. `trimtab sweep` again mends it.")
+        rows = []
+        for cell, label, state, config, result, error in self._read("SELECT cell, label, state, config, result, error FROM cells ORDER BY id"):
+            row: dict[str, Any] = {"cell": cell, "label": label, "state": state}
+            for key, value in json.loads(config).items():
+                if isinstance(value, dict):
+                    row |= {f"{key}.{k}": v for k, v in value.items()}
+                elif key == "base":
+                    row |= {"base_width": value[0] if value else None, "base_depth": value[1] if value else None}
+                else:
+                    row[key] = value
+            held = json.loads(result) if result else {}
+            held["steps_made"] = held.pop("steps", None)
+            row |= {key: held.get(key) for key in RESULTS} | {"error": error}
+            rows.append(row)
+        frame = pd.DataFrame(rows, columns=None if rows else ["cell", "label", "state", "scheme", "width", "depth", "seed", "lr", *RESULTS, "error"])
+        for key in RESULTS:
+            if key != "collapsed":
+                frame[key] = pd.to_numeric(frame[key], errors="coerce")
+        frame["collapsed"] = frame["collapsed"].map(lambda v: v is True)
+        return frame
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write `to_pandas` as CSV, whole or not at all."""
+        draft = Path(f"{path}.draft")
+        try:
+            self.to_pandas().to_csv(draft, index=False)
+            os.replace(draft, path)
+        except OSError as error:
+            draft.unlink(missing_ok=True)
+            raise InputError(f"{path} could not be written: {error.strerror}.") from error
+
+    def curves(self, cell: str) -> dict[str, np.ndarray]:
+        """A finished cell's curves: "step", "loss", "smoothed", and "test_step", "test_loss", "accuracy" if evaluated; else {}."""
+        found = self._read("SELECT c.config, c.state, c.result, c.error, c.sha, v.data FROM cells c JOIN curves v ON v.cell = c.cell WHERE c.cell = ?", cell)
+        if not found:
+            return {}
+        if not _intact(cell, *found[0]):
+            raise StoreError(f"the store {self.path} is damaged: the curves of cell {cell} do not match their SHA-256.")
+        with np.load(io.BytesIO(found[0][-1]), allow_pickle=False) as held:
+            return {key: held[key] for key in held.files}
+
+    # -- sections of a report ------------------------------------------------------------------------------------------------
+
+    def attach(self, kind: str, content: Mapping[str, Any]) -> None:
+        """Keep a section for the report (kind "check" or "limit"); one with the same title is replaced."""
+        text = json.dumps(content, sort_keys=True)
+        with self._writing():
+            for row, held in self._db.execute("SELECT id, content FROM attachments WHERE kind = ?", (kind,)).fetchall():
+                if json.loads(held).get("title") == content.get("title"):
+                    self._db.execute("DELETE FROM attachments WHERE id = ?", (row,))
+            self._db.execute("INSERT INTO attachments (kind, content, sha) VALUES (?, ?, ?)", (kind, text, hashlib.sha256(text.encode()).hexdigest()))
+
+    def attached(self, kind: str) -> list[dict[str, Any]]:
+        """The sections of one kind."""
+        out = []
+        for text, sha in self._read("SELECT content, sha FROM attachments WHERE kind = ? ORDER BY id", kind):
+            if hashlib.sha256(text.encode()).hexdigest() != sha:
+                raise StoreError(f"the store {self.path} is damaged: an attached {kind} does not match its SHA-256.")
+            out.append(json.loads(text))
+        return out
+
+    # -- the copy beside it --------------------------------------------------------------------------------------------------
+
+    @property
+    def copy_path(self) -> Path:
+        """Where the copy is kept that a damaged store falls back to."""
+        return self.path.with_name(self.path.name + ".copy")
+
+    def copy(self) -> None:
+        """Keep a whole copy beside the store: written under a temporary name, synced, renamed."""
+        draft = self.path.with_name(f"{self.path.name}.{os.getpid()}.draft")
+        draft.unlink(missing_ok=True)
+        try:
+            target = sqlite3.connect(draft)
+            self._db.backup(target)
+            target.execute("PRAGMA journal_mode = DELETE")
+            target.close()
+            with draft.open("rb") as file:
+                os.fsync(file.fileno())
+            os.replace(draft, self.copy_path)
+        except (sqlite3.Error, OSError) as error:
+            raise StoreError(f"the copy {self.copy_path} could not be written: {error}.") from error
+        finally:
+            for place in (draft, Path(f"{draft}-journal")):
+                place.unlink(missing_ok=True)
+
+
+def mended(path: str | Path) -> tuple[Store, list[str]]:
+    """Open a store for work, or make it; a damaged one is set aside and its copy, or a fresh start, takes its place.
+
+    Single rows that do not match their SHA-256 are run again; the rest is kept.
+
+    Returns:
+        the store, and what was done to it in words.
+    """
+    place, said = Path(path), []
+    try:
+        store = Store(place, create=True)
+        wrong = store.check()
+    except StoreError as error:
+        store, wrong = None, [str(error)]
+    if not wrong and store is not None:
+        return store, said
+    if store is not None and all(w.startswith("cell ") for w in wrong):
+        return store, [_drop_rows(store)]
+    if store is not None:
+        store.close()
+    aside = place.with_name(f"{place.name}.damaged-{hashlib.sha256(place.read_bytes()).hexdigest()[:8]}")
+    os.replace(place, aside)
+    for tail in ("-wal", "-shm"):
+        place.with_name(place.name + tail).unlink(missing_ok=True)
+    copy = place.with_name(place.name + ".copy")
+    said.append(f"the store {place} is damaged ({wrong[0]}); it was set aside as {aside.name}.")
+    if copy.exists():
+        try:
+            held = Store(copy)
+            bad = [w for w in held.check() if not w.startswith("cell ")]
+            held.close()
+        except (StoreError, InputError) as error:
+            bad = [str(error)]
+        if not bad:
+            place.write_bytes(copy.read_bytes())
+            said.append("Its copy was put back; what was finished after the copy was made runs again.")
+            store = Store(place)
+            if store.check():
+                said.append(_drop_rows(store))
+            return store, said
+    said.append("There is no whole copy of it: the sweep begins anew.")
+    return Store(place, create=True), said
+
+
+def _drop_rows(store: Store) -> str:
+    """Run again every cell whose row is not what was written."""
+    bad = []
+    for cell, config, state, result, error, sha, data, row in store._read(
+        "SELECT c.cell, c.config, c.state, c.result, c.error, c.sha, v.data, c.id FROM cells c LEFT JOIN curves v ON v.cell = c.cell"
+    ):
+        if not _intact(cell, config, state, result, error, sha, data):
+            bad.append((row, cell))
+    with store._writing():
+        for row, cell in bad:
+            store._db.execute("DELETE FROM curves WHERE cell = ?", (cell,))
+            store._db.execute("DELETE FROM cells WHERE id = ?", (row,))
+    return f"{len(bad)} cells of {store.path} did not match their SHA-256 and run again."
+
+
+def _intact(cell: Any, config: Any, state: Any, result: Any, error: Any, sha: Any, data: Any) -> bool:
+    if not isinstance(config, str) or not isinstance(cell, str) or state not in STATES:
+        return False
+    if len(cell) == 16 and name_of(config) != cell:
+        return False
+    return state in ("waiting", "running") or sha == _sha(cell, state, result, error, data)
+
+
+def name_of(config: str) -> str:
+    """A cell's name from its configuration's canonical JSON."""
+    return hashlib.sha256(config.encode()).hexdigest()[:16]
+
+
+def _sha(cell: str, state: str, result: str | None, error: str | None, data: bytes | None) -> str:
+    digest = hashlib.sha256()
+    for part in (cell, state, result or "", error or ""):
+        digest.update(part.encode("utf-8", "surrogatepass") + b"\0")
+    digest.update(data or b"")
+    return digest.hexdigest()
+
+
+def _packed(curves: Mapping[str, Any]) -> bytes:
+    buffer = io.BytesIO()
+    held: dict[str, Any] = {key: np.asarray(value) for key, value in curves.items()}
+    np.savez_compressed(buffer, **held)
+    return buffer.getvalue()
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

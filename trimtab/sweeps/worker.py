@@ -1,0 +1,164 @@
+"""A worker: claim a unit, train it, commit, again. It is killed -9 without harm, and never outlives its driver.
+
+Checkpoints lie in `<store>.work/`, named by the unit's hash, so whoever claims the unit next goes on from there. A thread
+keeps the lease alive, watches the driver's pipe (closed means the driver is gone) and the wall clock of the unit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import signal
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from trimtab import checkpoints, fleet, loading
+from trimtab.config import RunConfig
+from trimtab.results import RunResult
+from trimtab.sweeps.store import Claim, Store, StoreError
+from trimtab.train import Interrupted, run
+
+BEAT = 5.0  # seconds between heartbeats
+GLANCE = 0.5  # seconds between looks at the pipe and the clock
+DISK = 28  # exit code of a worker that could not write: errno.ENOSPC's number
+GRACE = 5.0  # seconds beyond the wall clock before a unit that does not come back is cut off
+
+
+def folder_of(store: Path) -> Path:
+    """Where a store's checkpoints and its workers' output lie."""
+    return store.with_name(store.name + ".work")
+
+
+class Worker:
+    """One process's loop over units."""
+
+    def __init__(self, path: Path, owner: str, lifeline: int | None, budget: dict[str, float]):
+        self.store, self.owner, self.lifeline, self.budget = Store(path), owner, lifeline, budget
+        self.folder = folder_of(path)
+        self.stopping = threading.Event()
+        self.claim: Claim | None = None
+        self.begun = 0.0
+        self.over = False
+
+    def loop(self) -> int:
+        """Work until nothing is left or a stop is asked for; returns the exit code."""
+        signal.signal(signal.SIGTERM, lambda *_: self.stopping.set())
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        threading.Thread(target=self._watch, daemon=True).start()
+        try:
+            while not self.stopping.is_set():
+                claim = self.store.claim(self.owner)
+                if claim is None:
+                    if not self.store.counts()["running"]:
+                        return 0
+                    time.sleep(GLANCE)  # what others hold may come back
+                    continue
+                self.begun, self.over, self.claim = time.monotonic(), False, claim
+                self._do(claim)
+                self.claim = None
+        except (StoreError, OSError) as error:
+            print(f"trimtab: {error}", file=sys.stderr, flush=True)
+            return DISK
+        return 0
+
+    def _do(self, claim: Claim) -> None:
+        path = self.folder / f"{claim.unit}.checkpoint"
+        try:
+            configs = [RunConfig(**c) for c in claim.configs]
+            if claim.fleet:
+                results = fleet.run(configs, checkpoint=path, every=self.budget["checkpoint_seconds"], stop=self._asked)
+            else:
+                results = [run(configs[0], checkpoint=path, every=self.budget["checkpoint_seconds"], stop=self._asked)]
+        except Interrupted:
+            if self.over:
+                self._fail(claim, claim.cells, f"the run took longer than its wall clock of {self.budget['cell_seconds']:g} s (budget.cell_seconds)")
+                checkpoints.remove(path)
+            else:
+                self.store.release(self.owner)
+            return
+        except StoreError:
+            raise
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS):
+                raise
+            self._raised(claim)
+            return
+        except Exception:
+            self._raised(claim)
+            return
+        self.store.finish_all(claim, [outcome(cell, result) for cell, result in zip(claim.cells, results, strict=True)])
+        checkpoints.remove(path)
+
+    def _raised(self, claim: Claim) -> None:
+        """A unit raised. A fleet is taken apart: each member alone has the numbers it has in the fleet, and only the guilty fail."""
+        text = traceback.format_exc()
+        checkpoints.remove(self.folder / f"{claim.unit}.checkpoint")
+        if claim.fleet and len(claim.cells) > 1:
+            for cell, config in zip(claim.cells, claim.configs, strict=True):
+                try:
+                    result = fleet.run([RunConfig(**config)], stop=self._asked)[0]
+                except Interrupted:
+                    self.store.release(self.owner)
+                    return
+                except Exception:
+                    self._fail(claim, (cell,), traceback.format_exc())
+                else:
+                    self.store.finish_all(claim, [outcome(cell, result)])
+        elif claim.attempts <= self.budget["retries"]:
+            self.store.release(self.owner, crashed=True)
+        else:
+            self._fail(claim, claim.cells, text)
+
+    def _fail(self, claim: Claim, cells: tuple[str, ...], text: str) -> None:
+        self.store.finish_all(claim, [(cell, "failed", None, None, text) for cell in cells])
+
+    def _asked(self) -> bool:
+        claim = self.claim
+        if claim is not None and time.monotonic() - self.begun > self.budget["cell_seconds"] * len(claim.cells):
+            self.over = True
+        return self.over or self.stopping.is_set()
+
+    def _watch(self) -> None:
+        """Heartbeat, lifeline and wall clock, whatever the main thread is doing."""
+        store = Store(self.store.path)
+        poll = select.poll()
+        if self.lifeline is not None:
+            poll.register(self.lifeline, select.POLLHUP)
+        beaten = time.monotonic()
+        while True:
+            if self.lifeline is None:
+                time.sleep(GLANCE)
+            elif any(event & (select.POLLHUP | select.POLLERR) for _, event in poll.poll(GLANCE * 1000)):
+                os._exit(1)
+            else:
+                time.sleep(0.05)
+            claim = self.claim
+            limit = self.budget["cell_seconds"] * len(claim.cells) + GRACE if claim is not None else 0.0
+            if claim is not None and time.monotonic() - self.begun > limit:  # stuck in native code: the stop is never asked
+                store.finish_all(claim, [(cell, "failed", None, None, f"the run hung beyond its wall clock of {self.budget['cell_seconds']:g} s") for cell in claim.cells])
+                os._exit(3)
+            if time.monotonic() - beaten > BEAT:
+                beaten = time.monotonic()
+                with contextlib.suppress(StoreError):  # the main thread meets the same fault when it commits, and says so
+                    store.heartbeat(self.owner)
+
+
+def outcome(cell: str, result: RunResult) -> tuple[str, str, dict[str, Any], dict[str, Any], None]:
+    """A result as the store takes it."""
+    row = result.row()
+    return cell, row.pop("state"), row, result.curves, None
+
+
+def start(path: str, owner: str, lifeline: int | None, budget: dict[str, float], roots: list[str], threads: int) -> int:
+    """What a new process does: set its threads, then loop."""
+    import torch
+
+    torch.set_num_threads(threads)
+    loading.ROOTS.extend(Path(root) for root in roots)
+    return Worker(Path(path), owner, lifeline, budget).loop()
