@@ -355,20 +355,24 @@ def pays(config: RunConfig, members: int, memory: Path | None = None) -> bool:
 def trial(config: RunConfig, members: int) -> float:
     """Time of single runs over time of a fleet of `members`, 0 where a fleet is refused or disagrees."""
     config = config.changed(steps=max(config.steps, 2 * STEPS), eval_examples=0)
+    try:
+        return _raced(config, members)
+    except Exception:
+        return 0.0  # an operation vmap does not know, a model that asks for numbers, data that raises: one by one always works
+
+
+def _raced(config: RunConfig, members: int) -> float:
     single = Run(config)
     single.step(0)
     begun = time.perf_counter()
-    single.losses.append(single.step(1))
+    second = single.step(1)
     if time.perf_counter() - begun > PATIENCE:
         return 0.0
-    try:
-        fleet = Fleet([config.changed(seed=config.seed + i) for i in range(members)])
-        fleet.step(0)
-        fleet.step(1)
-        if abs(fleet.losses[0][1] - single.losses[0]) > 1e-3 * abs(single.losses[0]):
-            return 0.0
-    except Exception:
-        return 0.0  # an operation vmap does not know, a model that asks for numbers: one by one always works
+    fleet = Fleet([config.changed(seed=config.seed + i) for i in range(members)])
+    fleet.step(0)
+    fleet.step(1)
+    if abs(fleet.losses[0][1] - second) > 1e-3 * abs(second):
+        return 0.0
     alone, together = [], []
     for step in range(2, 2 + STEPS):  # interleaved, so that other load on the machine meets both
         begun = time.perf_counter()

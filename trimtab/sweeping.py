@@ -44,6 +44,7 @@ steps = 200
 [budget]
 cell_seconds = 600                 # wall clock of one run
 retries = 0                        # of a run that raised
+fleet = 16                         # runs trained together at most, where that is faster; 1: each alone
 """
 
 

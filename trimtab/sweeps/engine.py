@@ -31,7 +31,6 @@ from trimtab.sweeps.grid import SweepConfig
 from trimtab.sweeps.store import StoreError, mended
 from trimtab.sweeps.worker import DISK, folder_of
 
-FLEET = 16  # members of a fleet at most: enough to pay, few enough that two workers share a sweep evenly
 PATIENCE = 4.0  # seconds for workers to checkpoint after Ctrl-C
 COPY = 60.0  # seconds between copies of the store
 
@@ -137,7 +136,7 @@ class Driver:
             )
         if new:
             label = self.config.name
-            self.store.add((name, label, c.model_dump(mode="json"), unit, fleet, _cost(c)) for name, c, unit, fleet in units(new))
+            self.store.add((name, label, c.model_dump(mode="json"), unit, fleet, _cost(c)) for name, c, unit, fleet in units(new, int(self.config.budget["fleet"])))
             self.store.copy()
 
     def _take_back(self) -> None:
@@ -270,7 +269,7 @@ class Driver:
             self.alive.clear()
 
 
-def units(cells: list[tuple[str, RunConfig]]) -> list[tuple[str, RunConfig, str, bool]]:
+def units(cells: list[tuple[str, RunConfig]], most: int) -> list[tuple[str, RunConfig, str, bool]]:
     """(name, config, unit, is it a fleet) for new cells: those that share all but numbers train together where that is faster."""
     from trimtab import fleet
     from trimtab.setup import SHARED
@@ -281,8 +280,8 @@ def units(cells: list[tuple[str, RunConfig]]) -> list[tuple[str, RunConfig, str,
         groups.setdefault(json.dumps(config.model_dump(mode="json", include=shared), sort_keys=True), []).append((name, config))
     out = []
     for members in groups.values():
-        together = len(members) > 1 and fleet.pays(members[0][1], len(members), _memory())
-        size = FLEET if together else 1
+        together = min(len(members), most) > 1 and fleet.pays(members[0][1], min(len(members), most), _memory())
+        size = most if together else 1
         parts = -(-len(members) // size)
         for i in range(parts):
             part = members[i * len(members) // parts : (i + 1) * len(members) // parts]

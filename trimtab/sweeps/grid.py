@@ -23,7 +23,7 @@ from trimtab.rules import SCHEMES
 
 LARGEST = 1_000_000  # cells
 KEYS = ("name", "schemes", "base", "widths", "depths", "sizes", "centre", "seeds", "run", "axes", "budget")
-BUDGET = {"cell_seconds": 3600.0, "retries": 0, "checkpoint_seconds": 30.0}
+BUDGET = {"cell_seconds": 3600.0, "retries": 0, "checkpoint_seconds": 30.0, "fleet": 16}
 TAKEN = ("width", "depth", "base", "scheme", "seed", "sources")  # fields of a run that the sweep itself fills in
 RANGES = ("log2", "log10", "linear")
 
@@ -34,7 +34,8 @@ class SweepConfig:
 
     Attributes:
         sizes: the (width, depth) pairs. axes: {RunConfig field: values}. run: fields every run has.
-        budget: "cell_seconds" (wall clock of one run), "retries" (of a run that raised), "checkpoint_seconds".
+        budget: "cell_seconds" (wall clock of one run), "retries" (of a run that raised), "checkpoint_seconds",
+            "fleet" (runs trained together at most, where that is faster; 1 trains each alone).
     """
 
     name: str
@@ -158,8 +159,6 @@ def _sizes(c: dict[str, Any], lists: dict[str, Any], base: Any, found: list[str]
     if kind == "product":
         return tuple(itertools.product(widths, depths))
     arms = [(centre[0], depth) for depth in depths] + [(width, centre[1]) for width in widths]
-    if _pair(base):
-        arms.append((base[0], base[1]))  # the base is always trained: it is what is tuned
     return tuple(dict.fromkeys(arms))
 
 

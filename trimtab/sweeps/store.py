@@ -44,7 +44,7 @@ MIGRATIONS = (
         state TEXT NOT NULL, owner TEXT, token INTEGER NOT NULL DEFAULT 0, lease REAL, attempts INTEGER NOT NULL DEFAULT 0, accepted INTEGER NOT NULL DEFAULT 0,
         result TEXT, error TEXT, sha TEXT
     );
-    CREATE INDEX cells_next ON cells (state, cost DESC, id);
+    CREATE INDEX cells_next ON cells (state, attempts, cost DESC, id);
     CREATE INDEX cells_unit ON cells (unit);
     CREATE TABLE curves (cell TEXT PRIMARY KEY, data BLOB NOT NULL);
     """,
@@ -184,11 +184,11 @@ class Store:
     # -- work --------------------------------------------------------------------------------------------------------------
 
     def claim(self, owner: str, lease: float = LEASE) -> Claim | None:
-        """Take the costliest waiting unit; None if nothing waits."""
+        """Take the costliest waiting unit, those that killed a worker last; None if nothing waits."""
         now = time.time()
         with self._writing():
             self._db.execute("UPDATE cells SET state = 'waiting', owner = NULL WHERE state = 'running' AND lease < ?", (now,))
-            found = self._db.execute("SELECT unit FROM cells WHERE state = 'waiting' ORDER BY cost DESC, id LIMIT 1").fetchone()
+            found = self._db.execute("SELECT unit FROM cells WHERE state = 'waiting' ORDER BY attempts, cost DESC, id LIMIT 1").fetchone()
             if found is None:
                 return None
             rows = self._db.execute(
