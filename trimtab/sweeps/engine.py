@@ -116,6 +116,7 @@ class Driver:
                 signal.signal(signal.SIGINT, before)
             self._close(nursery)
         counts = self.store.counts()
+        self.store.close()
         outcome = Outcome(self.path, counts, time.monotonic() - self.begun, tuple(self.said))
         if self.interrupted:
             raise Stopped(
