@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from trimtab import theory
     from trimtab.errors import InputError, OptimizerError, StructureError, TrimtabError
+    from trimtab.optima import Transfer, transfer
     from trimtab.parametrization import Parametrization
     from trimtab.planning import parametrize
+    from trimtab.reporting import report
     from trimtab.rules import Scheme
 
 __version__ = "0.1.0"
@@ -21,13 +23,16 @@ _HOME = {
     "parametrize": "planning",
     "Parametrization": "parametrization",
     "Scheme": "rules",
+    "transfer": "optima",
+    "Transfer": "optima",
+    "report": "reporting",
     "TrimtabError": "errors",
     "InputError": "errors",
     "StructureError": "errors",
     "OptimizerError": "errors",
 }
 
-__all__ = ["InputError", "OptimizerError", "Parametrization", "Scheme", "StructureError", "TrimtabError", "parametrize", "theory"]
+__all__ = ["InputError", "OptimizerError", "Parametrization", "Scheme", "StructureError", "Transfer", "TrimtabError", "parametrize", "report", "theory", "transfer"]
 
 
 def __getattr__(name: str) -> Any:
