@@ -50,15 +50,14 @@ def drift(fits: Sequence[Fit], doublings: Sequence[float], *, level: float = 0.9
     steps = [_widened(f, tau) for f in fits]
     scale = float(np.median([np.median(np.diff(f.system.x)) for f in fits if f.system is not None])) / 0.5  # 1 on a half-octave grid
     slopes = np.linspace(-STEEPEST, STEEPEST, 321) * scale
-    for _ in range(2):
+    d = _deviance(steps, s, slopes)
+    if d[0] - d.min() > crit and d[-1] - d.min() > crit:  # look again, closer
+        inside = np.nonzero(d - d.min() <= crit)[0]
+        slopes = np.linspace(slopes[inside[0] - 1], slopes[inside[-1] + 1], 161)
         d = _deviance(steps, s, slopes)
-        d = d - d.min()
-        inside = np.nonzero(d <= crit)[0]
-        i, j = max(inside[0] - 1, 0), min(inside[-1] + 1, len(d) - 1)
-        unbounded = d[0] <= crit, d[-1] <= crit
-        if any(unbounded):
-            break
-        slopes = np.linspace(slopes[i], slopes[j], 161)
+    d = d - d.min()
+    inside = np.nonzero(d <= crit)[0]
+    unbounded = d[0] <= crit, d[-1] <= crit
     low = -math.inf if unbounded[0] else float(_cross(slopes, d, crit, inside[0], inside[0] - 1))
     high = math.inf if unbounded[1] else float(_cross(slopes, d, crit, inside[-1], inside[-1] + 1))
     return Drift(float(slopes[int(d.argmin())]), low, high, tau, sum(known))
@@ -92,7 +91,7 @@ def _widened(f: Fit, tau: float) -> tuple[np.ndarray, np.ndarray]:
     x = np.arange(f.grid[0], f.grid[-1] + step, step)
     d = np.interp(x, f.grid, f.deviance)
     if tau > 0:
-        reach = int(math.ceil(4 * tau / step))
+        reach = math.ceil(4 * tau / step)
         kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) * step / tau) ** 2)
         x = np.concatenate([x[0] - step * np.arange(reach, 0, -1), x, x[-1] + step * np.arange(1, reach + 1)])
         padded = np.concatenate([np.full(2 * reach, d[0]), d, np.full(2 * reach, d[-1])])

@@ -116,7 +116,7 @@ def analysed(chosen: Line) -> Transfer:
     """All that can be said of one line."""
     sign = -1.0 if chosen.metric == "accuracy" else 1.0
     sizes = chosen.sizes
-    parts = {size: cells for size, cells in chosen.cells.groupby(chosen.over, sort=True)}
+    parts: dict[Any, pd.DataFrame] = dict(iter(chosen.cells.groupby(chosen.over, sort=True)))
     walls = {size: _wall(parts[size], sign) for size in sizes}
     runs = {size: parts[size][parts[size]["x"].isin(_stable_rates(parts[size])) & parts[size]["stable"]] for size in sizes}
     fits = {size: fit(r["x"].to_numpy(), sign * r["y"].to_numpy(), r["seed"].to_numpy(), wall=walls[size]) for size, r in runs.items()}

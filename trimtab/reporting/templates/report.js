@@ -120,7 +120,8 @@
     });
     const fine = mine.filter((r) => r.kind !== "diverged").flatMap((r) => r.loss).filter((v) => v !== null), all = mine.flatMap((r) => r.loss).filter((v) => v !== null && v > 0);
     const shown = fine.length ? fine : all, top = Math.max(...shown, 1e-9) * 1.6, bottom = Math.min(...shown.filter((v) => v > 0), top) * 0.8;
-    return { data, layout: { height: 400, xaxis: { title: { text: "step" } }, yaxis: { title: { text: "loss (smoothed)" }, type: "log", range: [Math.log10(bottom), Math.log10(top)], dtick: "D2" } } };
+    const ticks = [-5, -4, -3, -2, -1, 0, 1, 2, 3].flatMap((p) => [1, 2, 5].map((d) => Number((d * 10 ** p).toPrecision(1))));
+    return { data, layout: { height: 400, xaxis: { title: { text: "step" } }, yaxis: { title: { text: "loss (smoothed)" }, type: "log", range: [Math.log10(bottom), Math.log10(top)], tickvals: ticks, ticktext: ticks.map(String) } } };
   }
 
   if (schemePick) {
