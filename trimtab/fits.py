@@ -248,7 +248,8 @@ def _ends(m: np.ndarray, deviance: np.ndarray, crit: float) -> tuple[float, floa
     i, j = int(inside[0]), int(inside[-1])
 
     def cross(a: int, b: int) -> float:  # where the deviance passes crit between a (inside) and b (outside)
-        return float(m[a] + (m[b] - m[a]) * (crit - deviance[a]) / (deviance[b] - deviance[a]))
+        share = max((crit - deviance[a]) / (deviance[b] - deviance[a]), 0.5)  # no claim finer than half a step of the grid
+        return float(m[a] + (m[b] - m[a]) * share)
 
     return (cross(i, i - 1) if i > 0 else -np.inf), (cross(j, j + 1) if j < len(m) - 1 else np.inf)
 

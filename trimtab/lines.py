@@ -71,13 +71,18 @@ def varied(table: pd.DataFrame) -> list[str]:
 
 
 def axis_of(values: np.ndarray) -> str:
-    """log2 for what is positive and spans a factor of 4 or more, else linear.
+    """log2 for what is positive and more evenly spaced there (rates, decays; zeros aside), else linear (momentum).
 
-    >>> axis_of(np.array([0.01, 0.1])), axis_of(np.array([0.0, 0.9, 0.95])), axis_of(np.array([0.0, 1e-4, 1e-2]))
+    >>> axis_of(np.array([0.01, 0.1])), axis_of(np.array([0.0, 0.3, 0.6, 0.9])), axis_of(np.array([0.0, 1e-4, 1e-3, 1e-2]))
     ('log2', 'linear', 'log2')
     """
-    positive = values[values > 0]
-    return "log2" if (values >= 0).all() and len(positive) > 1 and positive.max() / positive.min() >= 4 else "linear"
+    if not (values >= 0).all():
+        return "linear"
+    positive = np.unique(values[values > 0])
+    if len(positive) < 3:
+        return "log2" if len(positive) == 2 and positive[1] >= 4 * positive[0] else "linear"
+    uneven = [np.diff(v).std() / np.diff(v).mean() for v in (positive, np.log(positive))]
+    return "log2" if uneven[1] < uneven[0] else "linear"
 
 
 def checked(table: pd.DataFrame, over: str, hp: str, metric: str, where: Mapping[str, Any]) -> None:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from trimtab.drift import Drift, drift, more, verdict
+from trimtab.drift import TOLERANCE, Drift, drift, more, verdict
 from trimtab.errors import InputError
 from trimtab.fits import Fit, excess, fit
 from trimtab.lines import Line, default_scheme, line, schemes
@@ -48,6 +48,7 @@ class Transfer:
     `stderr` in log2 (or in units on a linear axis), `status` ("inside", "last stable", "beyond the grid", "none stable", "too few
     rates"), `stable_max` the largest stable value, `loss` at the optimum, `n` stable runs.
     points: one row per size and rate, for drawing. drift: slope, low, high in log2 per doubling. regret: one row per size.
+    On a linear axis the drift is in the hyperparameter's units per doubling, and half a step of its grid takes the place of 0.25 log2.
     more: further runs of the same kind that would tell; 0 when told, None when runs alone would not; `advice` says it in words.
     """
 
@@ -123,8 +124,10 @@ def analysed(chosen: Line) -> Transfer:
     optima = pd.DataFrame([_row(chosen, size, parts[size], fits[size], walls[size], sign) for size in sizes])
     slope = drift([fits[s] for s in sizes], [math.log2(s / chosen.base) for s in sizes])
     regret = pd.DataFrame([_regret(chosen, size, fits, runs[size], walls[size], sign) for size in sizes])
-    told, pending = verdict(slope), int((~chosen.cells["state"].isin(("done", "diverged"))).sum())
-    needed = more(slope, int(optima["n"].sum()))
+    gap = float(np.median(np.diff(np.unique(chosen.cells["x"])))) if chosen.cells["x"].nunique() > 1 else 1.0
+    limit = TOLERANCE if chosen.axis == "log2" else gap / 2  # a quarter octave is half a step of the usual grid
+    told, pending = verdict(slope, limit), int((~chosen.cells["state"].isin(("done", "diverged"))).sum())
+    needed = more(slope, int(optima["n"].sum()), limit)
     return Transfer(
         chosen.scheme,
         chosen.over,

@@ -88,7 +88,9 @@ def shown(every: Mapping[str, Mapping[str, Transfer]], mine: Mapping[str, Transf
         parts += failures
         lead = mine[over]
         if lead.cost.ratio == lead.cost.ratio:
-            parts.append(Text(f"- Tuning at {over} {lead.base:g} saves: the same runs at {over} {lead.optima[over].max():g} take {number(lead.cost.ratio)} times the FLOPs.", style="dim"))
+            parts.append(
+                Text(f"- Tuning at {over} {lead.base:g} saves: the same runs at {over} {lead.optima[over].max():g} take {number(lead.cost.ratio)} times the FLOPs.", style="dim")
+            )
     return Group(*parts)
 
 
@@ -111,7 +113,16 @@ def tabled(over: str, transfers: list[Transfer]) -> Table:
     fixed = ", ".join(f"{k} {v}" for k, v in first.fixed.items())
     title = Text(f"Best {named(first.hp)} over {span(first)}" + (f", at {fixed}" if fixed else ""), style="bold")
     out = Table(title=title, title_justify="left", title_style="", box=None, pad_edge=False, header_style="dim")
-    heads = (("scheme", "left"), (over, "right"), ("best", "right"), ("95 % interval", "left"), ("stable to", "right"), (first.metric.replace("_", " "), "right"), ("regret", "left"), ("", "left"))
+    heads = (
+        ("scheme", "left"),
+        (over, "right"),
+        ("best", "right"),
+        ("95 % interval", "left"),
+        ("stable to", "right"),
+        (first.metric.replace("_", " "), "right"),
+        ("regret", "left"),
+        ("", "left"),
+    )
     for name, justify in heads if any((t.optima["status"] != "inside").any() for t in transfers) else heads[:-1]:
         out.add_column(name, justify=justify, no_wrap=name not in ("", "95 % interval"))  # type: ignore[arg-type]
     for t in transfers:

@@ -138,6 +138,7 @@ def gathered(source: Source, hp: str = "lr", metric: str = "train_loss") -> dict
         "figures": figures,
         "runs": runs,
         "finished": int(table["state"].isin(("done", "diverged")).sum()) if "state" in table else 0,
+        "unfinished": int(table["state"].isin(("waiting", "running")).sum()) if "state" in table else 0,
         "attached": _attached(source, figures),
         "meta": {"command": str(meta.get("command", "")), "toml": str(meta.get("toml", "")), "versions": {str(k): str(v) for k, v in dict(meta.get("versions") or {}).items()}},
         "config": json.dumps(plain(dict(meta.get("config") or {})), indent=2, ensure_ascii=False, default=str),
