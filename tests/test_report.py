@@ -242,8 +242,7 @@ def test_a_hundred_thousand_runs_make_a_small_page(tmp_path):
     assert len(table) > 100_000
     big = Made.__new__(Made)
     big.table, big.meta, big.extra = table, source.meta, {}
-    rows = {c: r for c, r in zip(table.cell, table.itertuples(), strict=True)}
-    big.rows = rows
+    big.rows = dict(zip(table.cell, table.itertuples(), strict=True))
     content = gathered(big)
     assert trimtab.report(big, tmp_path / "r.html").stat().st_size < 15e6
     for name, figure in content["figures"].items():

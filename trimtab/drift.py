@@ -46,7 +46,7 @@ def drift(fits: Sequence[Fit], doublings: Sequence[float], *, level: float = 0.9
     if sum(known) < 2 or np.ptp(s[known]) == 0:
         return Drift(math.nan, -math.inf, math.inf, 0.0, sum(known))
     tau = _between(fits, s)
-    crit = stats.chi2.isf(1 - level, 1) if tau == 0 else stats.t.isf((1 - level) / 2, max(sum(known) - 2, 3)) ** 2
+    crit = float(stats.chi2.isf(1 - level, 1)) if tau == 0 else float(stats.t.isf((1 - level) / 2, max(sum(known) - 2, 3))) ** 2
     steps = [_widened(f, tau) for f in fits]
     scale = float(np.median([np.median(np.diff(f.system.x)) for f in fits if f.system is not None])) / 0.5  # 1 on a half-octave grid
     slopes = np.linspace(-STEEPEST, STEEPEST, 321) * scale

@@ -232,10 +232,10 @@ def _skew_gain(sys: System, m: np.ndarray, s2: float) -> float:
 
 def interval(m: np.ndarray, deviance: np.ndarray, first: float, last: float, below: float, above: float, level: float, walled: bool) -> tuple[float, float, bool]:
     """The ends of {deviance <= chi2(level)}; infinite where the set leaves the rates that were tried, `above` where a wall stands."""
-    low, high = _ends(m, deviance, stats.chi2.isf(1 - level, 1))
+    low, high = _ends(m, deviance, float(stats.chi2.isf(1 - level, 1)))
     left, right = low < first, high > last
     if right and walled:
-        low = _ends(m, deviance, stats.chi2.isf(2 * (1 - level), 1))[0]  # the wall is certain: all the risk is on the left
+        low = _ends(m, deviance, float(stats.chi2.isf(2 * (1 - level), 1)))[0]  # the wall is certain: all the risk is on the left
         left = low < first
     return (below if left else low), (above if right else high), not left and not right
 

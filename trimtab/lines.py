@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from trimtab.errors import InputError
+from trimtab.sources import Table, numbers
 
 SIZES = ("width", "depth")
 NEEDED = ("state", "scheme", "width", "depth", "seed")
@@ -37,7 +38,7 @@ class Line:
     axis: str
     fixed: dict[str, Any]
     base: float
-    cells: pd.DataFrame
+    cells: Table
     notes: tuple[str, ...] = ()
 
     @property
@@ -54,14 +55,14 @@ def default_scheme(schemes: Sequence[str]) -> str:
     return DEFAULT if DEFAULT in schemes else schemes[0]
 
 
-def schemes(table: pd.DataFrame) -> list[str]:
+def schemes(table: Table) -> list[str]:
     """The schemes of a table, the plainest first."""
     order = ["sp", "ntk", "mup", "depth-mup", "completep"]
     found = [str(s) for s in pd.unique(table["scheme"].dropna())] if "scheme" in table else []
     return sorted(found, key=lambda s: (order.index(s) if s in order else len(order), s))
 
 
-def varied(table: pd.DataFrame) -> list[str]:
+def varied(table: Table) -> list[str]:
     """The size axes along which some scheme has two sizes with the other one fixed."""
     out = []
     for over, other in (("depth", "width"), ("width", "depth")):
@@ -85,7 +86,7 @@ def axis_of(values: np.ndarray) -> str:
     return "log2" if uneven[1] < uneven[0] else "linear"
 
 
-def checked(table: pd.DataFrame, over: str, hp: str, metric: str, where: Mapping[str, Any]) -> None:
+def checked(table: Table, over: str, hp: str, metric: str, where: Mapping[str, Any]) -> None:
     """Refuse what cannot be asked of this table, all faults at once."""
     problems = [f"the table has no column {c!r}" for c in NEEDED if c not in table]
     if over not in SIZES:
@@ -101,7 +102,7 @@ def checked(table: pd.DataFrame, over: str, hp: str, metric: str, where: Mapping
         raise InputError("\n".join(["this cannot be asked of the store:", *(f"  - {p}" for p in problems)]))
 
 
-def line(table: pd.DataFrame, over: str, hp: str, scheme: str, *, metric: str = "train_loss", where: Mapping[str, Any] | None = None, base: Sequence[float] | None = None) -> Line:
+def line(table: Table, over: str, hp: str, scheme: str, *, metric: str = "train_loss", where: Mapping[str, Any] | None = None, base: Sequence[float] | None = None) -> Line:
     """The cells of `scheme` along `over`; `where` fixes what else was swept, `base` is (width, depth)."""
     where = dict(where or {})
     checked(table, over, hp, metric, where)
@@ -131,17 +132,17 @@ def line(table: pd.DataFrame, over: str, hp: str, scheme: str, *, metric: str = 
         cells, notes = cells[values > 0], [f"{hp} = 0 has no place on a log axis and is left out"]
     x = np.log2(cells[hp].to_numpy(float)) if axis == "log2" else cells[hp].to_numpy(float)
     state = cells["state"].to_numpy(str)
-    y = pd.to_numeric(cells[metric], errors="coerce").to_numpy(float)
+    y = numbers(cells[metric])
     collapsed = cells["collapsed"].fillna(False).astype(bool).to_numpy() if "collapsed" in cells else np.zeros(len(cells), bool)
     stable = (state == "done") & ~collapsed & np.isfinite(y)
     unstable = (state == "diverged") | ((state == "done") & ~stable)
     cells = cells.assign(x=np.round(x, 9), y=np.where(stable, y, np.nan), stable=stable, unstable=unstable)
     sizes = sorted(cells[over].unique())
     wanted = base[["width", "depth"].index(over)] if base is not None else None
-    return Line(scheme, over, hp, metric, axis, {other: at, **where}, wanted if wanted in sizes else sizes[0], cells, tuple(notes))
+    return Line(scheme, over, hp, metric, axis, {other: at, **where}, wanted if wanted is not None and wanted in sizes else sizes[0], cells, tuple(notes))
 
 
-def also_swept(cells: pd.DataFrame, over: str, hp: str) -> list[str]:
+def also_swept(cells: Table, over: str, hp: str) -> list[str]:
     """Columns of the configuration that take several values at one size and one value of hp."""
     columns = [c for c in cells.columns if c not in ABOUT and c not in (over, hp) and _scalar(cells[c]) and cells[c].nunique(dropna=False) > 1]
     if not columns:
@@ -150,11 +151,11 @@ def also_swept(cells: pd.DataFrame, over: str, hp: str) -> list[str]:
     return [str(c) for c in columns if most[c] > 1]
 
 
-def _scalar(values: pd.Series) -> bool:
+def _scalar(values: Any) -> bool:
     return values.dtype != object or values.map(lambda v: v is None or isinstance(v, (int, float, str, bool))).all()
 
 
-def settled(table: pd.DataFrame, hp: str, metric: str, base: Sequence[float] | None) -> dict[str, Any]:
+def settled(table: Table, hp: str, metric: str, base: Sequence[float] | None) -> dict[str, Any]:
     """For showing rather than asking: of what else was swept, the setting with the best run of the default scheme at the base."""
     swept = also_swept(table, "depth", hp)
     if not swept:
@@ -168,6 +169,6 @@ def settled(table: pd.DataFrame, hp: str, metric: str, base: Sequence[float] | N
     return {c: (row[c].item() if isinstance(row[c], np.generic) else row[c]) for c in swept}
 
 
-def _listed(values: pd.Series, most: int = 8) -> str:
+def _listed(values: Any, most: int = 8) -> str:
     unique = sorted(values.dropna().unique(), key=lambda v: (isinstance(v, str), v))
     return ", ".join(str(v) for v in unique[:most]) + (f" and {len(unique) - most} more" if len(unique) > most else "")

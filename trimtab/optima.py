@@ -25,7 +25,7 @@ from trimtab.errors import InputError
 from trimtab.fits import Fit, excess, fit
 from trimtab.lines import Line, default_scheme, line, schemes
 from trimtab.signatures import signatures
-from trimtab.sources import Source, opened
+from trimtab.sources import Source, Table, numbers, opened
 
 
 class Cost(NamedTuple):
@@ -59,10 +59,10 @@ class Transfer:
     axis: str
     fixed: dict[str, Any]
     base: float
-    optima: pd.DataFrame
-    points: pd.DataFrame
+    optima: Table
+    points: Table
     drift: Drift
-    regret: pd.DataFrame
+    regret: Table
     cost: Cost
     verdict: str
     more: int | None
@@ -89,7 +89,7 @@ class Transfers(dict[str, Transfer]):
 
 
 def transfer(
-    store: str | Path | pd.DataFrame | Source, over: str = "depth", hp: str = "lr", *, scheme: str | None = None, metric: str = "train_loss", where: Mapping[str, Any] | None = None
+    store: str | Path | Table | Source, over: str = "depth", hp: str = "lr", *, scheme: str | None = None, metric: str = "train_loss", where: Mapping[str, Any] | None = None
 ) -> Transfer | Transfers:
     """Whether the optimum of `hp` stays where it is as the network grows.
 
@@ -117,17 +117,18 @@ def analysed(chosen: Line) -> Transfer:
     """All that can be said of one line."""
     sign = -1.0 if chosen.metric == "accuracy" else 1.0
     sizes = chosen.sizes
-    parts: dict[Any, pd.DataFrame] = dict(iter(chosen.cells.groupby(chosen.over, sort=True)))
+    parts: dict[Any, Table] = dict(iter(chosen.cells.groupby(chosen.over, sort=True)))
     walls = {size: _wall(parts[size], sign) for size in sizes}
     runs = {size: parts[size][parts[size]["x"].isin(_stable_rates(parts[size])) & parts[size]["stable"]] for size in sizes}
     fits = {size: fit(r["x"].to_numpy(), sign * r["y"].to_numpy(), r["seed"].to_numpy(), wall=walls[size]) for size, r in runs.items()}
     optima = pd.DataFrame([_row(chosen, size, parts[size], fits[size], walls[size], sign) for size in sizes])
     slope = drift([fits[s] for s in sizes], [math.log2(s / chosen.base) for s in sizes])
     regret = pd.DataFrame([_regret(chosen, size, fits, runs[size], walls[size], sign) for size in sizes])
-    gap = float(np.median(np.diff(np.unique(chosen.cells["x"])))) if chosen.cells["x"].nunique() > 1 else 1.0
+    tried = np.unique(numbers(chosen.cells["x"]))
+    gap = float(np.median(np.diff(tried))) if len(tried) > 1 else 1.0
     limit = TOLERANCE if chosen.axis == "log2" else gap / 2  # a quarter octave is half a step of the usual grid
     told, pending = verdict(slope, limit), int((~chosen.cells["state"].isin(("done", "diverged"))).sum())
-    needed = more(slope, int(optima["n"].sum()), limit)
+    needed = more(slope, sum(f.n for f in fits.values()), limit)
     return Transfer(
         chosen.scheme,
         chosen.over,
@@ -149,12 +150,12 @@ def analysed(chosen: Line) -> Transfer:
     )
 
 
-def _stable_rates(cells: pd.DataFrame) -> np.ndarray:
+def _stable_rates(cells: Table) -> np.ndarray:
     by = cells.groupby("x")[["stable", "unstable"]].sum()
     return by.index[(by["unstable"] == 0) & (by["stable"] > 0)].to_numpy()
 
 
-def _wall(cells: pd.DataFrame, sign: float) -> float:
+def _wall(cells: Table, sign: float) -> float:
     """The first unstable rate above the best stable one; where nothing is stable, the lowest one that was tried."""
     stable = cells[cells["x"].isin(_stable_rates(cells)) & cells["stable"]]
     bad = np.sort(cells.loc[cells["unstable"], "x"].unique())
@@ -171,7 +172,7 @@ def _units(chosen: Line, x: float) -> float:
     return float(2.0**x) if chosen.axis == "log2" else float(x)
 
 
-def _row(chosen: Line, size: float, cells: pd.DataFrame, f: Fit, wall: float, sign: float) -> dict[str, Any]:
+def _row(chosen: Line, size: float, cells: Table, f: Fit, wall: float, sign: float) -> dict[str, Any]:
     rates = _stable_rates(cells)
     rates = rates[rates < wall]
     return {
@@ -198,7 +199,7 @@ def _size(chosen: Line, size: float) -> dict[str, Any]:
     return {"width": int(both["width"]), "depth": int(both["depth"])}
 
 
-def _regret(chosen: Line, size: float, fits: Mapping[float, Fit], runs: pd.DataFrame, wall: float, sign: float) -> dict[str, Any]:
+def _regret(chosen: Line, size: float, fits: Mapping[float, Fit], runs: Table, wall: float, sign: float) -> dict[str, Any]:
     at, own = fits[chosen.base].optimum, fits[size]
     row = {**_size(chosen, size), "value": _units(chosen, at), "loss": sign * own.value}
     if not math.isfinite(at):
@@ -211,7 +212,7 @@ def _regret(chosen: Line, size: float, fits: Mapping[float, Fit], runs: pd.DataF
     return {**row, "regret": value, "low": low, "high": high, "status": "measured" if math.isfinite(value) else "outside what was tried"}
 
 
-def _points(chosen: Line) -> pd.DataFrame:
+def _points(chosen: Line) -> Table:
     """Mean, least and greatest over seeds at each size and rate."""
     cells = chosen.cells
     by = cells.groupby([chosen.over, chosen.hp], sort=True)
@@ -219,11 +220,12 @@ def _points(chosen: Line) -> pd.DataFrame:
     return out.assign(fine=(out["unstable"] == 0) & (out["stable"] > 0))
 
 
-def _cost(chosen: Line, parts: Mapping[float, pd.DataFrame]) -> Cost:
+def _cost(chosen: Line, parts: Mapping[float, Table]) -> Cost:
     """FLOPs of the base's finished runs, against as many full runs at the largest size."""
     if "flops" not in chosen.cells:
         return Cost(math.nan, math.nan, math.nan)
-    flops = {size: pd.to_numeric(cells.loc[cells["state"] == "done", "flops"], errors="coerce").dropna() for size, cells in parts.items()}
+    flops = {size: numbers(cells.loc[cells["state"] == "done", "flops"]) for size, cells in parts.items()}
+    flops = {size: values[np.isfinite(values)] for size, values in flops.items()}
     base, target = flops[chosen.base], flops[max(parts)]
     if not len(base) or not len(target):
         return Cost(math.nan, math.nan, math.nan)
@@ -231,7 +233,7 @@ def _cost(chosen: Line, parts: Mapping[float, pd.DataFrame]) -> Cost:
     return Cost(tuning, same, same - tuning)
 
 
-def _advice(chosen: Line, told: str, slope: Drift, needed: int | None, optima: pd.DataFrame, pending: int) -> str:
+def _advice(chosen: Line, told: str, slope: Drift, needed: int | None, optima: Table, pending: int) -> str:
     if told != "cannot tell":
         return ""
     parts = []
@@ -253,7 +255,7 @@ def _advice(chosen: Line, told: str, slope: Drift, needed: int | None, optima: p
 
 
 def joint(
-    store: str | Path | pd.DataFrame | Source,
+    store: str | Path | Table | Source,
     hp2: str,
     over: str = "depth",
     hp: str = "lr",
@@ -261,7 +263,7 @@ def joint(
     scheme: str | None = None,
     metric: str = "train_loss",
     where: Mapping[str, Any] | None = None,
-) -> pd.DataFrame:
+) -> Table:
     """Optima of `hp` for each value of a second swept hyperparameter `hp2`, per size; `best` marks the joint optimum.
 
     >>> runs = [dict(state="done", scheme="sp", width=8, depth=d, seed=s, lr=2.0**x, decay=w, train_loss=1 + w + 0.1 * (x + 3) ** 2 + 0.01 * math.sin(d + 7 * x + s))

@@ -7,18 +7,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-import pandas as pd
 from scipy import stats
 
 from trimtab.drift import Drift
 from trimtab.lines import Line
+from trimtab.sources import Table
 
 UNSCALED = ("sp", "ntk", "mup")  # schemes that leave residual branches alone
 LEVEL = 0.01
 
 
-def signatures(chosen: Line, told: str, slope: Drift, optima: pd.DataFrame, regret: pd.DataFrame) -> list[str]:
+def signatures(chosen: Line, told: str, slope: Drift, optima: Table, regret: Table) -> list[str]:
     """The failures seen on this line, worst first."""
     over, hp = chosen.over, chosen.hp
     out = []
@@ -51,7 +53,8 @@ def _finite_width(chosen: Line) -> list[str]:
         return []
     one, two = (t[common].mean(axis=1) for t in tables)
     gap = float(two.mean() - one.mean())
-    p = float(stats.ttest_ind(one, two, equal_var=False).pvalue)
+    test: Any = stats.ttest_ind(one, two, equal_var=False)
+    p = float(test.pvalue)
     if not p < LEVEL:
         return []
     return [

@@ -6,13 +6,17 @@ sweep was (`meta`), and what else was attached to it (a coordinate check, a comp
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import pandas as pd
 
 from trimtab.errors import InputError
+
+Table = Any  # a pandas DataFrame: pandas has no types of its own, and those guessed from its source get in the way
 
 
 @runtime_checkable
@@ -22,7 +26,7 @@ class Source(Protocol):
     @property
     def meta(self) -> Mapping[str, Any]: ...
 
-    def to_pandas(self) -> pd.DataFrame: ...
+    def to_pandas(self) -> Table: ...
 
     def curves(self, cell: str) -> Mapping[str, Any]: ...
 
@@ -32,11 +36,11 @@ class Source(Protocol):
 class Frame:
     """A plain table of runs as a source: no curves, nothing attached."""
 
-    def __init__(self, table: pd.DataFrame, meta: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, table: Table, meta: Mapping[str, Any] | None = None) -> None:
         self.table = table
         self.meta: Mapping[str, Any] = meta or {}
 
-    def to_pandas(self) -> pd.DataFrame:
+    def to_pandas(self) -> Table:
         return self.table
 
     def curves(self, cell: str) -> Mapping[str, Any]:
@@ -58,9 +62,26 @@ def opened(store: str | Path | pd.DataFrame | Source) -> Source:
         path = Path(store)
         if not path.is_file():
             raise InputError(f"a store is the file that `trimtab sweep` wrote: {path} is {'a folder' if path.is_dir() else 'not there'}.")
-        from trimtab.sweeps.store import Store  # type: ignore[import-not-found]
-
-        return Store.open(path)
+        return importlib.import_module("trimtab.sweeps.store").Store.open(path)  # when it is needed: a table needs no store
     if isinstance(store, Source):
         return store
     raise InputError(f"store must be a path, a Store or a DataFrame: got {type(store).__name__}.")
+
+
+def records(table: Table) -> list[dict[str, Any]]:
+    """The rows of a table as dicts.
+
+    >>> records(pd.DataFrame({"a": [1, 2]}))
+    [{'a': 1}, {'a': 2}]
+    """
+    return table.to_dict("records")
+
+
+def numbers(column: Any) -> np.ndarray:
+    """A column as floats; what is no number is NaN.
+
+    >>> numbers(pd.Series([1, None, "x"]))
+    array([ 1., nan, nan])
+    """
+    converted: Any = pd.to_numeric(column, errors="coerce")
+    return converted.to_numpy(float)

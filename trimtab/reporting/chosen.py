@@ -12,7 +12,7 @@ import numpy as np
 
 from trimtab.lines import Line
 from trimtab.optima import Transfer, plain
-from trimtab.sources import Source
+from trimtab.sources import Source, records
 
 MOST, POINTS = 500, 120
 
@@ -23,14 +23,14 @@ def picked(every: Sequence[tuple[Line, Transfer]], most: int = MOST) -> list[dic
     seen = set()
     for chosen, t in every:
         base = t.regret["value"].iloc[0]
-        for _, row in t.optima.iterrows():
+        for row in records(t.optima):
             cells = chosen.cells[chosen.cells[t.over] == row[t.over]]
             tried = np.sort(cells[t.hp].unique())
             why = {"best": _nearest(tried, row["optimum"]), "the base's": _nearest(tried, base)}
             bad = cells.loc[cells["unstable"], t.hp]
             why["diverged"] = bad[bad > (row["stable_max"] if np.isfinite(row["stable_max"]) else -np.inf)].min() if len(bad) else None
             for rank, (kind, value) in enumerate(why.items()):
-                for _, cell in cells[cells[t.hp] == value].sort_values("seed").head(5).iterrows() if value is not None else ():
+                for cell in records(cells[cells[t.hp] == value].sort_values("seed").head(5)) if value is not None else ():
                     if cell["cell"] in seen or cell["state"] not in ("done", "diverged"):
                         continue
                     seen.add(cell["cell"])

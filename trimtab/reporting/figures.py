@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from trimtab.optima import Transfer
+from trimtab.sources import Table, numbers, records
 from trimtab.wording import between, named, number, power, regret
 
 Figure = dict[str, Any]
@@ -43,7 +43,7 @@ def rate_axis(t: Transfer, values: Sequence[float]) -> Figure:
     return axis
 
 
-def curves(t: Transfer, cells: pd.DataFrame, limits: tuple[float, float]) -> Figure:
+def curves(t: Transfer, cells: Table, limits: tuple[float, float]) -> Figure:
     """Loss against rate, one line per size, the optimum with its interval, a cross where runs first diverge."""
     sizes = t.optima[t.over].tolist()
     low, high = limits
@@ -109,7 +109,7 @@ def _bars(t: Transfer, row: Mapping[str, Any], x: float, reach: float = 20.0) ->
     return {"array": [max(high - x, 0.0)], "arrayminus": [max(x - low, 0.0)]}
 
 
-def _seeds(t: Transfer, cells: pd.DataFrame, most: int = 6) -> dict[tuple[float, float], str]:
+def _seeds(t: Transfer, cells: Table, most: int = 6) -> dict[tuple[float, float], str]:
     """What hovering shows: each run at a size and rate, a few of them when there are many."""
     out = {}
     for key, runs in cells.groupby([t.over, t.hp], sort=False):
@@ -123,10 +123,10 @@ def _seeds(t: Transfer, cells: pd.DataFrame, most: int = 6) -> dict[tuple[float,
 
 def limits(every: Sequence[Transfer]) -> tuple[float, float]:
     """One vertical range for schemes side by side: from the best loss to where curves are no longer worth comparing."""
-    fine = pd.concat([t.points.loc[t.points["fine"], "mean"] for t in every]) if every else pd.Series(dtype=float)
+    fine = np.concatenate([numbers(t.points.loc[t.points["fine"], "mean"]) for t in every]) if every else np.zeros(0)
     if not len(fine):
         return 0.0, 1.0
-    low, high = float(fine.min()), float(fine.quantile(0.9))
+    low, high = float(fine.min()), float(np.quantile(fine, 0.9))
     pad = max(high - low, 1e-9 + 1e-3 * abs(low))
     return low - 0.08 * pad, high + 0.25 * pad
 
@@ -139,9 +139,9 @@ def positions(every: Sequence[Transfer]) -> Figure:
         rows = t.optima[np.isfinite(t.optima["optimum"])]
         x = [math.log2(v) + nudge for v in rows[t.over]]
         y = [place(t, v) for v in rows["optimum"]]
-        bars = [_bars(t, row, at) for (_, row), at in zip(rows.iterrows(), y, strict=True)]
+        bars = [_bars(t, row, at) for row, at in zip(records(rows), y, strict=True)]
         ends += [e for b, at in zip(bars, y, strict=True) for e in (at - b["arrayminus"][0], at + b["array"][0]) if abs(e - at) < 15] + y
-        words = [f"{safe(t.scheme)}, {t.over} {row[t.over]:g}: {number(row['optimum'])}<br>{between(row, t.axis)}<br>{row['status']}" for _, row in rows.iterrows()]
+        words = [f"{safe(t.scheme)}, {t.over} {row[t.over]:g}: {number(row['optimum'])}<br>{between(row, t.axis)}<br>{row['status']}" for row in records(rows)]
         error = {
             "type": "data",
             "symmetric": False,
@@ -190,7 +190,7 @@ def stability(t: Transfer) -> Figure:
         rows = points[kind == i]
         if not len(rows):
             continue
-        words = [f"{t.over} {r[t.over]:g}, {safe(t.hp)} {number(r[t.hp])}<br>{int(r['stable'])} of {int(r['runs'])} train" for _, r in rows.iterrows()]
+        words = [f"{t.over} {r[t.over]:g}, {safe(t.hp)} {number(r[t.hp])}<br>{int(r['stable'])} of {int(r['runs'])} train" for r in records(rows)]
         marker = {"symbol": symbol, "size": 12, "color": colour, "line": {"color": colour, "width": 2}}
         y = [sizes.index(s) for s in rows[t.over]]
         data.append(
@@ -229,7 +229,7 @@ def regrets(every: Sequence[Transfer]) -> Figure:
             "thickness": 1.5,
             "width": 5,
         }
-        words = [f"{safe(t.scheme)}, {t.over} {r[t.over]:g}: {regret(r)}" for _, r in known.iterrows()]
+        words = [f"{safe(t.scheme)}, {t.over} {r[t.over]:g}: {regret(r)}" for r in records(known)]
         data.append(
             {
                 "type": "scatter",

@@ -28,7 +28,7 @@ from trimtab.lines import NEEDED, Line, default_scheme, line, schemes, settled, 
 from trimtab.optima import Transfer, analysed, joint, plain
 from trimtab.reporting import figures as draw
 from trimtab.reporting.chosen import MOST, picked, traced
-from trimtab.sources import Source, opened
+from trimtab.sources import Source, Table, opened, records
 from trimtab.wording import between, headline, named, number, optimum, regret, sentence, slope, span
 
 HERE = Path(__file__).parent / "templates"
@@ -36,7 +36,7 @@ ERRORS = 20
 SVG_TRACES = {"scatter", "bar", "box", "violin", "histogram", "heatmap", "contour"}
 
 
-def report(store: str | Path | pd.DataFrame | Source, path: str | Path = "report.html", *, hp: str = "lr", metric: str = "train_loss") -> Path:
+def report(store: str | Path | Table | Source, path: str | Path = "report.html", *, hp: str = "lr", metric: str = "train_loss") -> Path:
     """Write one offline, interactive page about a sweep; returns its path.
 
     store: a sweep's file, its Store, or a table with a row per run. The same store gives the same bytes.
@@ -145,7 +145,7 @@ def gathered(source: Source, hp: str = "lr", metric: str = "train_loss") -> dict
     }
 
 
-def _present(table: pd.DataFrame, scheme: str, where: Mapping[str, Any]) -> dict[str, Any]:
+def _present(table: Table, scheme: str, where: Mapping[str, Any]) -> dict[str, Any]:
     """The settled values that this scheme was run at; a scheme that never varied a column keeps its own value."""
     mine = table[table["scheme"] == scheme]
     return {c: v for c, v in where.items() if (mine[c] == v).any()}
@@ -163,7 +163,7 @@ def _axis(over: str, pairs: Sequence[tuple[Line, Transfer]], figures: dict[str, 
     figures[f"{over}-positions"], figures[f"{over}-regret"] = draw.positions(transfers), draw.regrets(transfers)
     rows = []
     for t in transfers:
-        for (_, o), (_, r) in zip(t.optima.iterrows(), t.regret.iterrows(), strict=True):
+        for o, r in zip(records(t.optima), records(t.regret), strict=True):
             rows.append(
                 [
                     t.scheme,
@@ -199,7 +199,7 @@ def _cell(t: Transfer) -> dict[str, str]:
 
 
 def _alt(t: Transfer) -> str:
-    best = "; ".join(f"{t.over} {r[t.over]:g}: {optimum(r)}" for _, r in t.optima.iterrows())
+    best = "; ".join(f"{t.over} {r[t.over]:g}: {optimum(r)}" for r in records(t.optima))
     return f"{t.metric.replace('_', ' ')} against {named(t.hp)} for {t.scheme}. Best {named(t.hp)} by {t.over}: {best}."
 
 
@@ -218,12 +218,12 @@ def _joint(source: Source, where: Mapping[str, Any], overs: Sequence[str], hp: s
             t = joint(source, hp2, overs[0], hp, metric=metric, where={k: v for k, v in where.items() if k != hp2})
         except InputError:
             continue
-        rows = [[f"{r[overs[0]]:g}", number(r[hp2]), optimum(r), between(r, "log2"), number(r["loss"]), "best" if r["best"] else ""] for _, r in t.head(200).iterrows()]
+        rows = [[f"{r[overs[0]]:g}", number(r[hp2]), optimum(r), between(r, "log2"), number(r["loss"]), "best" if r["best"] else ""] for r in records(t.head(200))]
         out.append({"hp2": hp2, "columns": [overs[0], named(hp2), f"best {named(hp)}", "95 % interval", metric.replace("_", " "), ""], "rows": rows})
     return out
 
 
-def _counts(table: pd.DataFrame) -> list[tuple[str, int]]:
+def _counts(table: Table) -> list[tuple[str, int]]:
     if "state" not in table:
         return []
     counts = table["state"].value_counts()
@@ -232,13 +232,13 @@ def _counts(table: pd.DataFrame) -> list[tuple[str, int]]:
     return out + ([("collapsed (of done)", collapsed)] if collapsed else [])
 
 
-def _failed(table: pd.DataFrame) -> dict[str, Any]:
+def _failed(table: Table) -> dict[str, Any]:
     if "state" not in table or "error" not in table:
         return {"count": 0, "rows": []}
     rows = table[table["state"] == "failed"]
     shown = [
         {"label": str(r.get("label", ""))[:200], "size": f"width {r.get('width')}, depth {r.get('depth')}", "error": str(r.get("error") or "")[-2000:]}
-        for _, r in rows.head(ERRORS).iterrows()
+        for r in records(rows.head(ERRORS))
     ]
     return {"count": len(rows), "rows": shown}
 
