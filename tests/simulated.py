@@ -41,10 +41,12 @@ def curve(kind: str, x: np.ndarray, m: float) -> np.ndarray:
 def runs(rng: np.random.Generator, kind: str, noise: float, seeds: int, shared: bool, m: float | None = None):
     """(x, y, seed, wall, optimum) of one made-up size."""
     x, wall = RATES, math.inf
-    m = -1.0 + (rng.uniform(0, 0.5) if kind == "wall" else rng.uniform(-0.25, 0.25)) if m is None else m
-    if kind == "wall":  # the optimum lies between the last stable rate and the first diverged one
-        wall = -0.5
+    m = -1.0 + rng.uniform(-0.25, 0.25) if m is None else m
+    if kind.startswith("wall"):  # one step right of the minimum; "wall, short" stands before the minimum is reached
+        limit = m + (0.5 if kind == "wall" else -0.1)
+        wall = float(x[x >= limit][0])
         x = x[x < wall]
+        m = min(m, limit)
     y = curve(kind, x, m)[:, None] + noise * rng.standard_normal((len(x), seeds))
     if shared:
         y = y + 2 * noise * rng.standard_normal(seeds)
@@ -57,7 +59,7 @@ def noise_for(kind: str, se: float, seeds: int, shared: bool = True) -> float:
     """The noise at which the fit's own standard error is `se`: three pilots of 60."""
     if kind == "flat":
         return 0.02 * math.sqrt(seeds / 3)  # the curve rises by less than one standard deviation of a run within three octaves
-    if kind == "wall":  # half a curve says little of its own error: the same noise as on a whole one
+    if kind.startswith("wall"):  # half a curve says little of its own error: the same noise as on a whole one
         return noise_for("quadratic", se, seeds, shared)
     noise = 0.5 * se * math.sqrt(seeds / 3)
     for _ in range(3):

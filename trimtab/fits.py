@@ -2,20 +2,20 @@
 
 Near its minimum the loss of seed j at x (log2 of a rate, or the value itself) is taken to be
 
-    y_j(x) = c_j + a e^(-r/2) (x - m)^2   left of m,      y_j(x) = c_j + a e^(r/2) (x - m)^2   right of m,      a > 0
+    y_j(x) = c_j + a e^(-r/2) |x - m|^p   left of m,      y_j(x) = c_j + a e^(r/2) |x - m|^p   right of m,      a > 0, p = 2, 3 or 4
 
-plus noise: a quadratic when r = 0, two-sided when not. c_j is one constant per seed where seeds are shared across rates (what
-makes a whole run good or bad then drops out), one constant for all where not. For given (m, r) this is a line through one
-regressor, so the residual sum RSS(m, r) has a closed form and is tabulated. The interval is the profile likelihood's,
+plus noise: a quadratic when r = 0 and p = 2, two-sided when r is not 0, flat-bottomed when p > 2. c_j is one constant per seed where seeds are shared across rates (what
+makes a whole run good or bad then drops out), one constant for all where not. For given (m, r, p) this is a line through one
+regressor, so the residual sum RSS(m, r, p) has a closed form and is tabulated. The interval is the profile likelihood's,
 
-    { m :  D(m) <= F_{1, dof}(95 %) },      D(m) = min_r [ RSS(m, r) / s^2 + (r / ln 8)^2 ] - its minimum,
+    { m :  D(m) <= F_{1, dof}(95 %) },      D(m) = min_{r, p} [ RSS(m, r, p) / s^2 + (r / ln 8)^2 + (p / 2 - 1)^2 ] - its minimum,
 
-which like Fieller's goes to infinity when the curve is too flat to say. The penalty on r is what is unusual: choosing between
-the quadratic and the two-sided curve by a test and then trusting the winner covers too little when the noise hides the skew;
+which like Fieller's goes to infinity when the curve is too flat to say. The penalties are what is unusual: choosing between
+the quadratic and the other curves by a test and then trusting the winner covers too little when the noise hides the skew;
 a soft preference for the quadratic covers at both ends (docs/statistics.md has the measured table).
 
 Nothing is said beyond what was tried: an end that leaves the grid is infinite, one that passes the last stable rate is the
-first diverged rate. Pure numpy and scipy; nothing here knows about sweeps.
+first diverged rate, and the optimum is then the last stable rate itself, which one can use. Pure numpy and scipy; nothing here knows about sweeps.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ import numpy as np
 from scipy import stats
 
 SKEW = np.log(8.0)  # scale of the penalty on r: a curvature ratio of 8 costs as much as one standard deviation
+POWERS = (2.0, 3.0, 4.0)
 LARGEST = np.log(32.0)  # curvature ratios beyond 32 are walls, not curves
-RATIOS = np.linspace(-LARGEST, LARGEST, 25)
+RATIOS = np.linspace(-LARGEST, LARGEST, 21)
 LACK = 0.02  # a window is narrowed while the curve's lack of fit is significant at this level
 FEWEST = 5  # rates in the narrowest window
 RULED_OUT = 60.0  # deviance of what divergence rules out
@@ -51,6 +52,7 @@ class Fit:
     rates: int
     dof: int
     noise: float
+    power: float
     grid: np.ndarray
     deviance: np.ndarray
     system: System | None = None
@@ -89,10 +91,11 @@ def system(x: np.ndarray, y: np.ndarray, seed: np.ndarray) -> System:
     return System(rates, a, b, yy, n - s, pure, n - s - (k - 1), float(y.mean()), design.sum(0) / n)
 
 
-def _sides(sys: System, m: np.ndarray) -> tuple[np.ndarray, ...]:
+def _sides(sys: System, m: np.ndarray, power: float) -> tuple[np.ndarray, ...]:
     d = sys.x[None, :] - m[:, None]
-    left = np.where(d < 0, d * d, 0.0)
-    right = np.where(d < 0, 0.0, d * d)
+    g = np.abs(d) ** power
+    left = np.where(d < 0, g, 0.0)
+    right = g - left
     la = left @ sys.a
     return left @ sys.b, right @ sys.b, (la * left).sum(1), (la * right).sum(1), ((right @ sys.a) * right).sum(1)
 
@@ -104,27 +107,33 @@ def _rss(sys: System, sides: tuple[np.ndarray, ...], r: np.ndarray) -> np.ndarra
     return sys.yy - np.where(gb > 0, gb * gb / np.maximum(gg, 1e-300), 0.0)  # a > 0: a maximum is no minimum
 
 
-def profile(sys: System, m: np.ndarray, s2: float | None, skewed: bool) -> tuple[np.ndarray, np.ndarray]:
-    """min over r of RSS / s2 + (r / SKEW)^2 at each m, and the r that does it; plain RSS when s2 is None."""
-    sides = _sides(sys, m)
+def profile(sys: System, m: np.ndarray, s2: float | None, skewed: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """min over (r, p) of RSS / s2 + penalties at each m, and the r and p that do it; plain RSS when s2 is None."""
+    if not skewed:
+        least = _rss(sys, _sides(sys, m, 2.0), np.zeros((len(m), 1)))[:, 0]
+        return (least if s2 is None else least / s2), np.zeros(len(m)), np.full(len(m), 2.0)
+    many = [_ratios(sys, m, s2, p) for p in POWERS]
+    values, rows = np.stack([v for v, _ in many]), np.arange(len(m))
+    j = values.argmin(0)
+    return values[j, rows], np.stack([r for _, r in many])[j, rows], np.array(POWERS)[j]
+
+
+def _ratios(sys: System, m: np.ndarray, s2: float | None, power: float) -> tuple[np.ndarray, np.ndarray]:
+    sides = _sides(sys, m, power)
 
     def objective(r: np.ndarray) -> np.ndarray:
         rss = _rss(sys, sides, r)
-        return rss if s2 is None else rss / s2 + (r / SKEW) ** 2
+        return rss if s2 is None else rss / s2 + (r / SKEW) ** 2 + (power / 2 - 1) ** 2
 
-    if not skewed:
-        r = np.zeros((len(m), 1))
-        return objective(r)[:, 0], r[:, 0]
     best = RATIOS[objective(np.broadcast_to(RATIOS, (len(m), len(RATIOS)))).argmin(1)]
     step = RATIOS[1] - RATIOS[0]
-    r = np.clip(best[:, None] + np.linspace(-step, step, 33)[None, :], -LARGEST, LARGEST)  # the valley in (m, r) is narrow at low noise
+    r = np.clip(best[:, None] + np.linspace(-step, step, 17)[None, :], -LARGEST, LARGEST)  # the valley in (m, r) is narrow at low noise
     values = objective(r)
-    i = values.argmin(1)
-    rows = np.arange(len(m))
+    i, rows = values.argmin(1), np.arange(len(m))
     return values[rows, i], r[rows, i]
 
 
-def places(rates: np.ndarray, fine: int = 40, coarse: int = 8) -> np.ndarray:
+def places(rates: np.ndarray, fine: int = 32, coarse: int = 6) -> np.ndarray:
     """Candidates for the minimum: finely inside the rates, coarsely one range beyond each end."""
     span, gap = rates[-1] - rates[0], float(np.median(np.diff(rates)))
     inside = np.linspace(rates[0], rates[-1], round(span / gap * fine) + 1)
@@ -177,7 +186,7 @@ def fit(x: np.ndarray, y: np.ndarray, seed: np.ndarray, *, wall: float = np.inf,
     >>> noise = 0.01 * np.cos(37 * np.arange(21.0))
     >>> f = fit(x, 1 + 0.1 * (x + 2.3) ** 2 + noise, np.tile([0, 1, 2], 7))
     >>> f.status, f.shape, round(f.optimum, 1), f.low < -2.3 < f.high
-    ('inside', 'quadratic', -2.2, True)
+    ('inside', 'quadratic', -2.3, True)
     """
     keep = x < wall
     x, y, seed = x[keep], y[keep], seed[keep]
@@ -191,13 +200,14 @@ def fit(x: np.ndarray, y: np.ndarray, seed: np.ndarray, *, wall: float = np.inf,
     skewed = k > 3 and sys.dof > 3
     m = places(sys.x)
     free = sys.dof - (3 if skewed else 2)
-    least, ratio = profile(sys, m, None, skewed)
+    rough = places(sys.x, 12, 4)
+    least = float(profile(sys, rough, None, skewed)[0].min())
     dof = max(free, 1)
-    s2 = max(float(least.min()), 1e-12 * abs(sys.yy), 1e-300) / dof
+    s2 = max(least, 1e-12 * abs(sys.yy), 1e-300) / dof
     lack = k - 4
-    if lack > 0 and sys.pure_dof > 0 and _lack(sys, float(least.min()), lack) < LACK:  # what the narrowest window still cannot describe counts as noise
-        s2 = max(s2, (float(least.min()) - sys.pure) / lack)
-    objective, ratio = profile(sys, m, s2, skewed)
+    if lack > 0 and sys.pure_dof > 0 and _lack(sys, least, lack) < LACK:  # what the narrowest window still cannot describe counts as noise
+        s2 = max(s2, (least - sys.pure) / lack)
+    objective, ratio, powers = profile(sys, m, s2, skewed)
     i = int(objective.argmin())
     statistic = objective - objective[i]
     deviance = stats.chi2.isf(np.maximum(stats.f.sf(statistic, 1, dof), 1e-290), 1) if free > 0 else np.zeros_like(m)
@@ -211,7 +221,6 @@ def fit(x: np.ndarray, y: np.ndarray, seed: np.ndarray, *, wall: float = np.inf,
     status = "inside"
     if m[i] > sys.x[-1] or (m[i] == sys.x[-1] and hi == len(rates) - 1):
         status = "last stable" if walled else "beyond the grid" if hi == len(rates) - 1 else "inside"
-        optimum = min(float(m[i]), (float(sys.x[-1]) + wall) / 2) if walled else optimum
     elif m[i] <= sys.x[0] and lo == 0:
         status = "beyond the grid"
     near = interval(m, deviance, sys.x[0], sys.x[-1], below, above, 0.6827, False)
@@ -219,15 +228,18 @@ def fit(x: np.ndarray, y: np.ndarray, seed: np.ndarray, *, wall: float = np.inf,
     if np.isfinite(near[1] - near[0]) and not np.isfinite(stderr):
         stderr = (near[1] - near[0]) / 2
     d = sys.x - m[i]
-    r = float(ratio[i])
-    g = np.where(d < 0, np.exp(-r / 2), np.exp(r / 2)) * d * d
+    r, power = float(ratio[i]), float(powers[i])
+    g = np.where(d < 0, np.exp(-r / 2), np.exp(r / 2)) * np.abs(d) ** power
     scale = max(float(g @ sys.b), 0.0) / max(float(g @ sys.a @ g), 1e-300)
-    shape = "two-sided" if skewed and abs(r) > 0.1 and _skew_gain(sys, m, s2) > 3.84 else "quadratic"
-    return Fit(optimum, low, high, float(stderr), status, shape, sys.mean - scale * float(sys.weight @ g), len(y), k, dof, float(np.sqrt(s2)), m, deviance, sys)
+    shape = "quadratic"
+    if skewed and (abs(r) > 0.1 or power > 2) and _gain(sys, rough, least, s2) > 3.84:
+        shape = "two-sided" if abs(r) > 0.1 else "flat-bottomed"
+    return Fit(optimum, low, high, float(stderr), status, shape, sys.mean - scale * float(sys.weight @ g), len(y), k, dof, float(np.sqrt(s2)), power, m, deviance, sys)
 
 
-def _skew_gain(sys: System, m: np.ndarray, s2: float) -> float:
-    return float((profile(sys, m, None, False)[0].min() - profile(sys, m, None, True)[0].min()) / s2)
+def _gain(sys: System, m: np.ndarray, least: float, s2: float) -> float:
+    """How much better than a quadratic the curve is, in deviance."""
+    return float(profile(sys, m, None, False)[0].min() - least) / s2
 
 
 def interval(m: np.ndarray, deviance: np.ndarray, first: float, last: float, below: float, above: float, level: float, walled: bool) -> tuple[float, float, bool]:
@@ -235,7 +247,8 @@ def interval(m: np.ndarray, deviance: np.ndarray, first: float, last: float, bel
     low, high = _ends(m, deviance, float(stats.chi2.isf(1 - level, 1)))
     left, right = low < first, high > last
     if right and walled:
-        low = _ends(m, deviance, float(stats.chi2.isf(2 * (1 - level), 1)))[0]  # the wall is certain: all the risk is on the left
+        low = _ends(m, deviance, float(stats.chi2.isf(1.6 * (1 - level), 1)))[0]  # the wall is certain: most of the risk is on the left
+        low = min(low, last)  # the best rate that was seen to train is never excluded
         left = low < first
     return (below if left else low), (above if right else high), not left and not right
 
@@ -256,7 +269,7 @@ def _ends(m: np.ndarray, deviance: np.ndarray, crit: float) -> tuple[float, floa
 
 def _none(wall: float) -> Fit:
     m = wall + np.linspace(-8, 8, 321) if np.isfinite(wall) else np.linspace(-1, 1, 3)
-    return Fit(np.nan, -np.inf, wall, np.nan, "none stable", "none", np.nan, 0, 0, 0, np.nan, m, np.where(m >= wall, RULED_OUT, 0.0))
+    return Fit(np.nan, -np.inf, wall, np.nan, "none stable", "none", np.nan, 0, 0, 0, np.nan, 2.0, m, np.where(m >= wall, RULED_OUT, 0.0))
 
 
 def _few(x: np.ndarray, y: np.ndarray, rates: np.ndarray, wall: float) -> Fit:
@@ -264,13 +277,13 @@ def _few(x: np.ndarray, y: np.ndarray, rates: np.ndarray, wall: float) -> Fit:
     best = int(np.argmin(means))
     status = "last stable" if best == len(rates) - 1 and np.isfinite(wall) else "too few rates"
     m = np.linspace(rates[0] - 8, (wall if np.isfinite(wall) else rates[-1]) + 8, 641)
-    return Fit(float(rates[best]), -np.inf, wall, np.nan, status, "none", float(means[best]), len(y), len(rates), 0, np.nan, m, np.where(m >= wall, RULED_OUT, 0.0))
+    return Fit(float(rates[best]), -np.inf, wall, np.nan, status, "none", float(means[best]), len(y), len(rates), 0, np.nan, 2.0, m, np.where(m >= wall, RULED_OUT, 0.0))
 
 
 def excess(f: Fit, at: float, x: np.ndarray, y: np.ndarray, *, level: float = 0.95) -> tuple[float, float, float]:
     """How much higher the curve is at `at` than at its minimum, with interval; from the curve inside its window, from the runs outside.
 
-    The interval is the projection of { (m, r, a): RSS within F(95 %) of its least } on a (at - m)^2.
+    The interval is the projection of { (m, r, a): RSS within F(95 %) of its least } on a |at - m|^p, the power that fits best.
     """
     sys = f.system
     if sys is None or not np.isfinite(at):
@@ -286,7 +299,7 @@ def excess(f: Fit, at: float, x: np.ndarray, y: np.ndarray, *, level: float = 0.
         return max(value, 0.0), max(value - half, 0.0), value + half
     m = f.grid[(f.grid >= sys.x[0]) & (f.grid <= sys.x[-1])]
     r = np.linspace(-LARGEST, LARGEST, 97) if f.shape != "none" and sys.dof > 3 and len(sys.x) > 3 else np.zeros(1)
-    bl, br, ll, lr, rr = (s[:, None] for s in _sides(sys, m))
+    bl, br, ll, lr, rr = (s[:, None] for s in _sides(sys, m, f.power))
     e = np.exp(r / 2)[None, :]
     gb, gg = bl / e + br * e, np.maximum(ll / e**2 + 2 * lr + rr * e**2, 1e-300)
     a = np.maximum(gb, 0.0) / gg
@@ -294,7 +307,7 @@ def excess(f: Fit, at: float, x: np.ndarray, y: np.ndarray, *, level: float = 0.
     room = crit - (objective - objective.min())
     spread = np.sqrt(np.maximum(room, 0.0) * s2 / gg)
     d = at - m[:, None]
-    g = np.where(d < 0, 1 / e, e) * d * d
+    g = np.where(d < 0, 1 / e, e) * np.abs(d) ** f.power
     i = np.unravel_index(int(objective.argmin()), objective.shape)
     inside = room >= 0
     return float((a * g)[i]), float((np.maximum(a - spread, 0.0) * g)[inside].min()), float(((a + spread) * g)[inside].max())
