@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from trimtab import theory
     from trimtab.errors import InputError, OptimizerError, StructureError, TrimtabError
+    from trimtab.optima import Transfer, transfer
     from trimtab.parametrization import Parametrization
     from trimtab.planning import parametrize
+    from trimtab.reporting import report
     from trimtab.rules import Scheme
     from trimtab.sweeps.engine import sweep
 
@@ -23,13 +25,16 @@ _HOME = {
     "Parametrization": "parametrization",
     "Scheme": "rules",
     "sweep": "sweeps.engine",
+    "transfer": "optima",
+    "Transfer": "optima",
+    "report": "reporting",
     "TrimtabError": "errors",
     "InputError": "errors",
     "StructureError": "errors",
     "OptimizerError": "errors",
 }
 
-__all__ = ["InputError", "OptimizerError", "Parametrization", "Scheme", "StructureError", "TrimtabError", "parametrize", "sweep", "theory"]
+__all__ = ["InputError", "OptimizerError", "Parametrization", "Scheme", "StructureError", "Transfer", "TrimtabError", "parametrize", "report", "sweep", "theory", "transfer"]
 
 
 def __getattr__(name: str) -> Any:

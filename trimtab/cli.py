@@ -3,19 +3,22 @@
     trimtab explain pkg.mod:build --width 512 --depth 24 --base-width 128 --base-depth 4
     trimtab explain --hf llama    --width 4096 --depth 32 --base-width 256 --base-depth 4
 
-    trimtab train   run.toml
-    trimtab new     sweep.toml
-    trimtab sweep   sweep.toml --workers 2
-    trimtab status  sweep.db
+    trimtab train    run.toml
+    trimtab new      sweep.toml
+    trimtab sweep    sweep.toml --workers 2
+    trimtab status   sweep.db
+    trimtab transfer sweep.db                   does the best rate stay where it is?
+    trimtab report   sweep.db -o report.html    the same as one offline page
 
-Exit codes: 0 good; 1 the verdict is no; 2 the input is wrong (all faults at once, no traceback); 130 interrupted.
+Exit codes: 0 good; 1 the verdict is no; 2 the input is wrong (all faults at once, no traceback); 3 cannot tell;
+4 finished but some cells failed; 130 interrupted and resumable.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import sys
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -162,6 +165,52 @@ class Version:
         return 0
 
 
+@dataclasses.dataclass
+class Transfer:
+    """Does the optimum stay where it is as the network grows? Optima with intervals, drift, regret, verdict."""
+
+    store: tyro.conf.Positional[str]
+    """The file that `trimtab sweep` wrote."""
+    over: Literal["depth", "width"] | None = None
+    """Which size grows; both when both were swept."""
+    hp: str = "lr"
+    """The hyperparameter asked about: any number that was swept."""
+    scheme: str | None = None
+    """The scheme the exit code is about; depth-mup when the sweep has it."""
+    metric: str = "train_loss"
+    """train_loss, test_loss or accuracy."""
+    where: tuple[str, ...] = ()
+    """What to hold fixed where more was swept, as name=value."""
+    json: bool = False
+    """Print everything as JSON; infinite and missing numbers are null."""
+
+    def run(self) -> int:
+        from trimtab.transferring import transferring
+
+        return transferring(self)
+
+
+@dataclasses.dataclass
+class Report:
+    """One offline, interactive page about a sweep."""
+
+    store: tyro.conf.Positional[str]
+    """The file that `trimtab sweep` wrote."""
+    out: Annotated[str, tyro.conf.arg(aliases=["-o"])] = "report.html"
+    """The page to write."""
+    hp: str = "lr"
+    """The hyperparameter the page is about."""
+    metric: str = "train_loss"
+    """train_loss, test_loss or accuracy."""
+    json: bool = False
+    """Print what was written as JSON."""
+
+    def run(self) -> int:
+        from trimtab.transferring import reporting
+
+        return reporting(self)
+
+
 Commands = (
     Annotated[Explain, tyro.conf.subcommand("explain")]
     | Annotated[Train, tyro.conf.subcommand("train")]
@@ -169,6 +218,8 @@ Commands = (
     | Annotated[Sweep, tyro.conf.subcommand("sweep")]
     | Annotated[Status, tyro.conf.subcommand("status")]
     | Annotated[Retry, tyro.conf.subcommand("retry")]
+    | Annotated[Transfer, tyro.conf.subcommand("transfer")]
+    | Annotated[Report, tyro.conf.subcommand("report")]
     | Annotated[Doctor, tyro.conf.subcommand("doctor")]
     | Annotated[Version, tyro.conf.subcommand("version")]
 )

@@ -1,0 +1,107 @@
+"""Loss curves with a known optimum, to measure how often intervals cover it and verdicts are right.
+
+Rates are half an octave apart. `se` is the standard error of the optimum that the fit itself reports (the median of a pilot),
+reached by scaling the noise. Seeds, when shared across rates, shift whole curves by twice the noise.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import Counter
+from typing import NamedTuple
+
+import numpy as np
+
+from trimtab.drift import drift, verdict
+from trimtab.fits import fit
+
+RATES = np.arange(-5, 2.5, 0.5)
+KINDS = ("quadratic", "two-sided", "wall", "flat")
+SES = (0.05, 0.15, 0.3)
+
+
+class Measured(NamedTuple):
+    covered: float
+    bounded: float
+    covered_bounded: float
+    stderr: float
+    bias: float
+    spread: float
+
+
+def curve(kind: str, x: np.ndarray, m: float) -> np.ndarray:
+    d = x - m
+    left, right = {"two-sided": (0.05, 0.2), "two-sided, mirrored": (0.2, 0.05), "flat": (0.002, 0.002)}.get(kind, (0.1, 0.1))
+    if kind == "quartic":
+        return 1 + 0.03 * d**4
+    return 1 + np.where(d < 0, left, right) * d * d
+
+
+def runs(rng: np.random.Generator, kind: str, noise: float, seeds: int, shared: bool, m: float | None = None):
+    """(x, y, seed, wall, optimum) of one made-up size."""
+    x, wall = RATES, math.inf
+    m = -1.0 + rng.uniform(-0.25, 0.25) if m is None else m
+    if kind.startswith("wall"):  # one step right of the minimum; "wall, short" stands before the minimum is reached
+        limit = m + (0.5 if kind == "wall" else -0.1)
+        wall = float(x[x >= limit][0])
+        x = x[x < wall]
+        m = min(m, limit)
+    y = curve(kind, x, m)[:, None] + noise * rng.standard_normal((len(x), seeds))
+    if shared:
+        y = y + 2 * noise * rng.standard_normal(seeds)
+    seed = np.tile(np.arange(seeds), len(x)) if shared else np.arange(y.size)
+    return np.repeat(x, seeds), y.ravel(), seed, wall, m
+
+
+@functools.cache
+def noise_for(kind: str, se: float, seeds: int, shared: bool = True) -> float:
+    """The noise at which the fit's own standard error is `se`: three pilots of 60."""
+    if kind == "flat":
+        return 0.02 * math.sqrt(seeds / 3)  # the curve rises by less than one standard deviation of a run within three octaves
+    if kind.startswith("wall"):  # half a curve says little of its own error: the same noise as on a whole one
+        return noise_for("quadratic", se, seeds, shared)
+    noise = 0.5 * se * math.sqrt(seeds / 3)
+    for _ in range(3):
+        rng = np.random.default_rng(7)
+        errors = []
+        for _ in range(60):
+            x, y, seed, wall, _m = runs(rng, kind, noise, seeds, shared)
+            errors.append(fit(x, y, seed, wall=wall).stderr)
+        noise *= se / float(np.nanmedian(errors))
+    return noise
+
+
+def coverage(kind: str, se: float, seeds: int, shared: bool, n: int, rng: int = 0) -> Measured:
+    """How often the 95 % interval holds the optimum."""
+    draw, noise = np.random.default_rng(rng), noise_for(kind, se, seeds, shared)
+    rows = []
+    for _ in range(n):
+        x, y, seed, wall, m = runs(draw, kind, noise, seeds, shared)
+        f = fit(x, y, seed, wall=wall)
+        rows.append((f.low <= m <= f.high, math.isfinite(f.high - f.low), f.stderr, f.optimum - m))
+    covered, bounded, stderr, off = np.array(rows, float).T
+    inside = covered[bounded > 0]
+    return Measured(covered.mean(), bounded.mean(), inside.mean() if len(inside) else math.nan, float(np.nanmedian(stderr)), float(off.mean()), float(off.std()))
+
+
+class Told(NamedTuple):
+    transfers: float
+    drifts: float
+    covered: float
+
+
+def verdicts(slope: float, se: float, n: int, kind: str = "quadratic", sizes: int = 4, seeds: int = 3, scatter: float = 0.0, rng: int = 0) -> Told:
+    """How often each verdict is given, and how often the drift's interval holds the slope, over `sizes` doublings."""
+    draw, noise = np.random.default_rng(rng), noise_for(kind, se, seeds)
+    count, covered = Counter(), 0
+    for _ in range(n):
+        fits = []
+        for i in range(sizes):
+            m = -0.75 - slope * i + scatter * draw.standard_normal()
+            x, y, seed, wall, _m = runs(draw, kind, noise, seeds, True, m)
+            fits.append(fit(x, y, seed, wall=wall))
+        d = drift(fits, range(sizes))
+        count[verdict(d)] += 1
+        covered += d.low <= -slope <= d.high
+    return Told(count["transfers"] / n, count["drifts"] / n, covered / n)

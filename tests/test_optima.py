@@ -1,0 +1,253 @@
+"""Optima, drift and verdicts against curves whose truth is known."""
+
+import json
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from simulated import KINDS, SES, coverage, verdicts
+from sweeps_made import Made, made, optimum
+
+import trimtab
+from trimtab.errors import InputError
+from trimtab.fits import excess, fit
+from trimtab.optima import Transfers, joint
+
+
+def slack(p: float, n: int) -> float:
+    """Three binomial standard deviations: what n simulations can be off by."""
+    return 3 * math.sqrt(p * (1 - p) / n)
+
+
+def assert_covers(kind, se, seeds, shared, n):
+    m = coverage(kind, se, seeds, shared, n)
+    assert m.covered >= 0.92 - slack(0.92, n), m
+    if kind != "flat":
+        assert m.bounded > 0.9 and m.covered <= 0.98 + slack(0.98, n), m
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("se", [0.05, 0.3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_intervals_cover(kind, se, shared):
+    if kind == "flat" and se > 0.05:
+        pytest.skip("the flat curve has one noise")
+    assert_covers(kind, se, 3, shared, 120)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("seeds", [3, 5])
+@pytest.mark.parametrize("se", SES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_intervals_cover_in_full(kind, se, seeds, shared):
+    assert_covers(kind, se, seeds, shared, 1500)
+
+
+def assert_verdicts(n, kind):
+    still, moving = verdicts(0.0, 0.15, n, kind), verdicts(0.5, 0.3, n, kind)
+    assert still.transfers >= 0.90 - slack(0.90, n) and still.drifts <= 0.05 + slack(0.05, n), still
+    assert moving.drifts >= 0.85 - slack(0.85, n), moving
+
+
+def test_verdicts_are_right():
+    assert_verdicts(100, "quadratic")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["quadratic", "two-sided"])
+def test_verdicts_are_right_in_full(kind):
+    assert_verdicts(1000, kind)
+
+
+def line_of(f, x=np.arange(-6, 2.0, 0.5), seeds=3, noise=0.01, rng=0):
+    draw = np.random.default_rng(rng)
+    y = f(x)[:, None] + noise * draw.standard_normal((len(x), seeds)) + 0.05 * draw.standard_normal(seeds)
+    return np.repeat(x, seeds), y.ravel(), np.tile(np.arange(seeds), len(x))
+
+
+def test_seed_effects_drop_out():
+    x, y, seed = line_of(lambda x: 1 + 0.1 * (x + 2.1) ** 2)
+    shifted = y + 100.0 * seed
+    a, b = fit(x, y, seed), fit(x, shifted, seed)
+    assert abs(a.optimum - b.optimum) < 0.02 and abs(a.high - b.high) < 0.02
+    assert fit(x, shifted, np.arange(len(x))).high > a.high + 0.3  # as if every run had its own seed, the shift is noise
+
+
+def test_units_do_not_matter():
+    x, y, seed = line_of(lambda x: 1 + 0.1 * (x + 2.1) ** 2)
+    a, b = fit(x, y, seed), fit(3 * x + 1, 7 * y - 2, seed)
+    for name in ("optimum", "low", "high"):
+        assert abs(3 * getattr(a, name) + 1 - getattr(b, name)) < 1e-6, name
+    mirrored = fit(-x, y, seed)
+    assert abs(mirrored.low + a.high) < 1e-6 and abs(mirrored.optimum + a.optimum) < 0.02
+
+
+def test_edges_are_beyond_the_grid():
+    for sign in (1, -1):
+        x, y, seed = line_of(lambda x, s=sign: 1 + 0.05 * (x + 2.25 - s * 6) ** 2)
+        f = fit(x, y, seed)
+        assert f.status == "beyond the grid" and math.isinf(f.high if sign == 1 else f.low), f
+
+
+def test_flat_is_unbounded():
+    f = fit(*line_of(lambda x: 1 + 0 * x, noise=0.1, rng=3))
+    assert math.isinf(f.low) or math.isinf(f.high)
+
+
+def test_the_wall_ends_the_interval():
+    x, y, seed = line_of(lambda x: 1 + 0.1 * (x + 1) ** 2, x=np.arange(-6, -0.9, 0.5))
+    f = fit(x, y, seed, wall=-0.5)
+    assert f.status == "last stable" and f.high == -0.5 and -2 < f.low <= f.optimum < -0.5
+
+
+@pytest.mark.parametrize("rates", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("seeds", [1, 2, 3])
+@pytest.mark.parametrize("wall", [math.inf, 5.0])
+def test_few_rates_and_seeds_do_not_break(rates, seeds, wall):
+    x, y, seed = line_of(lambda x: 1 + 0.1 * (x - 1) ** 2, x=np.arange(rates, dtype=float), seeds=seeds)
+    f = fit(x, y, seed, wall=wall)
+    assert not f.low > f.high and (rates > 0) == math.isfinite(f.optimum)
+
+
+def test_exact_losses_do_not_break():
+    x = np.arange(-4, 1.0)
+    f = fit(x, (x + 1.5) ** 2, np.zeros(5))
+    assert abs(f.optimum + 1.5) < 0.05 and f.low <= -1.5 <= f.high
+
+
+def test_regret_of_a_quadratic():
+    x, y, seed = line_of(lambda x: 1 + 0.1 * (x + 2.1) ** 2)
+    value, low, high = excess(fit(x, y, seed), -1.1, x, y)
+    assert low < 0.1 < high and abs(value - 0.1) < 0.03 and high - low < 0.1
+    value, low, high = excess(fit(x, y, seed), 1.4, x, y)  # outside the window: from the runs
+    assert abs(value - 0.1 * 3.5**2) < 0.1
+
+
+def test_transfer_of_a_sweep():
+    every = trimtab.transfer(made(), over="depth")
+    assert isinstance(every, Transfers) and list(every) == ["sp", "mup", "depth-mup"]
+    assert every.verdict == "transfers" and every["mup"].verdict == "drifts" and every["sp"].verdict == "drifts"
+    assert every["mup"].drift.low < -0.9 < every["mup"].drift.high + 0.1
+    for scheme, t in every.items():
+        truth = np.array([2.0 ** optimum(scheme, w, d) for w, d in zip(t.optima.width, t.optima.depth, strict=True)])
+        inside = (t.optima.low <= 1.12 * truth) & (truth <= 1.12 * t.optima.high)  # the made curve is no quadratic: a sixth of an octave of bias is its own
+        assert inside.all(), t.optima
+    assert any("without the branch scaling" in s for s in every["mup"].signatures) and not every.signatures
+    assert every.cost.ratio == pytest.approx(16) and every.more == 0
+    widths = trimtab.transfer(made(), over="width")
+    assert widths["sp"].verdict == "drifts" and widths["mup"].verdict == "transfers" and widths.optima.depth.unique().tolist() == [6]
+    assert any("moves with width" in s for s in widths["sp"].signatures)
+
+
+def test_one_scheme_is_a_plain_transfer():
+    t = trimtab.transfer(made(schemes=("mup",)), over="depth")
+    assert isinstance(t, trimtab.Transfer) and t.scheme == "mup"
+    assert trimtab.transfer(made(), scheme="sp").scheme == "sp"
+    json.loads(json.dumps(t.to_dict(), allow_nan=False))
+
+
+def test_full_products_use_the_base_line_and_where_another():
+    source = made(schemes=("depth-mup",), cross=False)
+    assert trimtab.transfer(source).optima.width.unique().tolist() == [32]
+    assert trimtab.transfer(source, where={"width": 128}).optima.width.unique().tolist() == [128]
+    assert trimtab.transfer(source, over="width").optima.depth.unique().tolist() == [3]
+
+
+def test_another_swept_axis_is_refused_with_its_values():
+    table = made(schemes=("mup",)).table
+    both = pd.concat([table, table.assign(weight_decay=0.1, train_loss=table.train_loss + 0.2)])
+    with pytest.raises(InputError, match=r"weight_decay: 0.0, 0.1\. Choose with where=\{'weight_decay'"):
+        trimtab.transfer(both)
+    assert trimtab.transfer(both, where={"weight_decay": 0.1}).verdict == "drifts"
+    best = joint(both, "weight_decay").query("best")
+    assert (best.weight_decay == 0).all() and len(best) == 5
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (dict(over="length"), "over must be"),
+        (dict(hp="model"), "hp must be a number"),
+        (dict(metric="lr"), "metric must be one of"),
+        (dict(scheme="ntk"), "one of the store's"),
+        (dict(where={"width": 7}), "leaves nothing"),
+        (dict(where={"nothing": 7}), "no column"),
+    ],
+)
+def test_bad_questions_are_refused(asked, said):
+    with pytest.raises(InputError, match=said):
+        trimtab.transfer(made(schemes=("mup",)), **asked)
+
+
+def test_accuracy_is_maximised_and_linear_axes_work():
+    source = made(schemes=("depth-mup",))
+    assert trimtab.transfer(source, metric="accuracy").verdict == "transfers"
+    rows = [
+        dict(state="done", scheme="sp", width=8, depth=d, seed=s, momentum=m, train_loss=1 + (m - 0.6) ** 2 + 0.01 * math.sin(9 * m + s + d))
+        for d in (2, 4, 8)
+        for m in np.linspace(0, 0.9, 10)
+        for s in range(3)
+    ]
+    t = trimtab.transfer(pd.DataFrame(rows), hp="momentum")
+    assert t.axis == "linear" and np.allclose(t.optima.optimum, 0.6, atol=0.05) and t.optima["log2"].isna().all()
+
+
+def test_half_finished_all_diverged_and_collapsed():
+    table = made().table.copy()
+    some = table.assign(state=np.where(np.arange(len(table)) % 3 == 0, "waiting", table.state))
+    t = trimtab.transfer(Made(some, {"base": [32, 3]}))
+    assert t.optima.pending.sum() > 0 and t.verdict in ("transfers", "cannot tell")
+    t = trimtab.transfer(table.assign(state="diverged"), scheme="depth-mup")
+    assert (t.optima.status == "none stable").all() and t.verdict == "cannot tell" and t.more is None and "nothing was stable" in t.advice
+    t = trimtab.transfer(table.assign(collapsed=True, state="done"), scheme="depth-mup")
+    assert (t.optima.status == "none stable").all()
+    t = trimtab.transfer(table.assign(state="waiting"), scheme="depth-mup")
+    assert t.verdict == "cannot tell" and "not finished" in t.advice
+    with pytest.raises(InputError, match="needs runs"):
+        trimtab.transfer(pd.DataFrame(columns=table.columns))
+
+
+def test_more_says_how_many():
+    t = trimtab.transfer(made(schemes=("depth-mup",), seeds=2, noise=0.5, rng=4))
+    assert t.verdict == "cannot tell" and (t.more is None or t.more > 10) and t.advice
+
+
+def test_a_hundred_thousand_runs_are_quick():
+    import time
+
+    source = made(seeds=3)
+    table = pd.concat([source.table.assign(seed=source.table.seed + 3 * i) for i in range(100)], ignore_index=True)
+    assert len(table) > 100_000
+    start = time.perf_counter()
+    trimtab.transfer(table, over="depth")
+    assert time.perf_counter() - start < 30
+
+
+def test_the_command(monkeypatch, capsys):
+    from trimtab import transferring
+    from trimtab.cli import main
+
+    monkeypatch.setattr(transferring, "opened", lambda path: made())
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main(["transfer", "x.db"]) == 0
+    text = capsys.readouterr().out
+    assert "transfers over depth 3 to 48 and width 32 to 128" in text and max(map(len, text.splitlines())) <= 100
+    assert main(["transfer", "x.db", "--scheme", "mup", "--over", "depth"]) == 1
+    capsys.readouterr()
+    assert main(["transfer", "x.db", "--scheme", "mup", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["verdict"] == {"depth": "drifts", "width": "transfers"}
+    monkeypatch.setattr(transferring, "opened", lambda path: Made(made().table.assign(state="diverged"), {}))
+    assert main(["transfer", "x.db"]) == 3
+    capsys.readouterr()
+    for bad in (["--hp", "nothing"], ["--scheme", "nothing"], ["--where", "width"], ["--metric", "nothing"]):
+        assert main(["transfer", "x.db", *bad]) == 2
+        assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_missing_store_is_said():
+    done = subprocess.run([sys.executable, "-m", "trimtab.cli", "transfer", "nosuch.db"], capture_output=True, text=True)
+    assert done.returncode == 2 and "nosuch.db is not there" in done.stderr and "Traceback" not in done.stderr

@@ -1,0 +1,273 @@
+"""The report's figures as plain Plotly JSON: SVG traces only, aggregated, at most about 5,000 marks each.
+
+Colours are names that the page resolves for light and dark: "@2/5" is the third of five sizes on a sequential scale, "#1" the
+second scheme, "@ink", "@muted" and "@grid" follow the page. Rates are drawn at their log2, labelled 2^x.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from trimtab.optima import Transfer
+from trimtab.sources import Table, numbers, records
+from trimtab.wording import between, named, number, power, regret
+
+Figure = dict[str, Any]
+MARKS = 5000
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star")
+DASHES = ("solid", "dot", "dash", "longdash", "dashdot", "longdashdot")
+
+
+def safe(text: object) -> str:
+    """Plotly reads labels as a little HTML: what users wrote is escaped and kept short."""
+    return html.escape(str(text)[:200], quote=False)
+
+
+def place(t: Transfer, value: float) -> float:
+    """Where a value stands on the figure's axis."""
+    return math.log2(value) if t.axis == "log2" and value > 0 else value
+
+
+def rate_axis(t: Transfer, values: Sequence[float]) -> Figure:
+    axis: Figure = {"title": {"text": named(t.hp)}, "zeroline": False}
+    if t.axis == "log2" and len(values):
+        low, high = math.floor(min(values)), math.ceil(max(values))
+        step = max(1, round((high - low) / 5))
+        ticks = list(range(low, high + 1, step))
+        axis |= {"tickvals": ticks, "ticktext": [power(v) for v in ticks], "range": [min(values) - 0.4, max(values) + 0.4]}
+    return axis
+
+
+def curves(t: Transfer, cells: Table, limits: tuple[float, float]) -> Figure:
+    """Loss against rate, one line per size, the optimum with its interval, a cross where runs first diverge."""
+    sizes = t.optima[t.over].tolist()
+    low, high = limits
+    each = max(2, MARKS // (2 * max(len(sizes), 1)))
+    seeds = _seeds(t, cells)
+    data = []
+    for i, size in enumerate(sizes):
+        colour, group = f"@{i}/{len(sizes)}", f"{size:g}"
+        points = t.points[t.points[t.over] == size]
+        fine = points[points["fine"]]
+        fine = fine.iloc[np.unique(np.linspace(0, len(fine) - 1, each).round().astype(int))] if len(fine) > each else fine
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers",
+                "name": f"{t.over} {size:g}",
+                "meta": group,
+                "x": [place(t, v) for v in fine[t.hp]],
+                "y": fine["mean"].tolist(),
+                "line": {"color": colour, "width": 2},
+                "marker": {"color": colour, "size": 5},
+                "text": [f"{t.over} {size:g}, {safe(t.hp)} {number(v)}<br>{seeds.get((size, v), '')}" for v in fine[t.hp]],
+                "hovertemplate": "%{text}<extra></extra>",
+            }
+        )
+        bad = points[points["unstable"] > 0]
+        first = bad[bad[t.hp] > (fine[t.hp].max() if len(fine) else -math.inf)].head(1) if len(fine) else bad.head(1)
+        if len(first):
+            row = first.iloc[0]
+            words = f"{t.over} {size:g}, {safe(t.hp)} {number(row[t.hp])}<br>{int(row['unstable'])} of {int(row['runs'])} runs diverge"
+            top = high - (high - low) * 0.035 * (i + 0.7)
+            data.append(_dot(group, place(t, row[t.hp]), top, colour, "x-thin", words, line={"color": colour, "width": 2}))
+        row = t.optima[t.optima[t.over] == size].iloc[0]
+        if math.isfinite(row["optimum"]) and math.isfinite(row["loss"]):
+            x = place(t, row["optimum"])
+            words = f"{t.over} {size:g}: best {safe(t.hp)} {number(row['optimum'])}<br>{between(row, t.axis)}<br>{row['status']}"
+            bars = {"type": "data", "symmetric": False, "color": colour, "thickness": 1.5, "width": 4} | _bars(t, row, x)
+            data.append(_dot(group, x, row["loss"], colour, "diamond", words, error_x=bars))
+    xs = [place(t, v) for v in t.points[t.hp]]
+    layout = {"xaxis": rate_axis(t, xs), "yaxis": {"title": {"text": t.metric.replace("_", " ")}, "range": [low, high], "zeroline": False}, "height": 340}
+    return {"data": data, "layout": layout}
+
+
+def _dot(group: str, x: float, y: float, colour: str, symbol: str, words: str, line: Figure | None = None, **more: Any) -> Figure:
+    marker = {"color": colour, "size": 11, "symbol": symbol, "line": line or {"color": "@paper", "width": 1.5}}
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "",
+        "meta": group,
+        "x": [x],
+        "y": [y],
+        "marker": marker,
+        "text": [words],
+        "hovertemplate": "%{text}<extra></extra>",
+        **more,
+    }
+
+
+def _bars(t: Transfer, row: Mapping[str, Any], x: float, reach: float = 20.0) -> Figure:
+    low = place(t, row["low"]) if math.isfinite(row["low"]) and (row["low"] > 0 or t.axis == "linear") else x - reach
+    high = place(t, row["high"]) if math.isfinite(row["high"]) else x + reach
+    return {"array": [max(high - x, 0.0)], "arrayminus": [max(x - low, 0.0)]}
+
+
+def _seeds(t: Transfer, cells: Table, most: int = 6) -> dict[tuple[float, float], str]:
+    """What hovering shows: each run at a size and rate, a few of them when there are many."""
+    out = {}
+    for key, runs in cells.groupby([t.over, t.hp], sort=False):
+        shown = [
+            f"seed {int(s)}: {number(y, 4)}" if ok else f"seed {int(s)}: {safe(state)}"
+            for s, y, ok, state in zip(runs["seed"], runs["y"], runs["stable"], runs["state"], strict=True)
+        ][:most]
+        out[key] = "<br>".join(shown) + (f"<br>and {len(runs) - most} more" if len(runs) > most else "")
+    return out
+
+
+def limits(every: Sequence[Transfer]) -> tuple[float, float]:
+    """One vertical range for schemes side by side: from the best loss to where curves are no longer worth comparing."""
+    fine = np.concatenate([numbers(t.points.loc[t.points["fine"], "mean"]) for t in every]) if every else np.zeros(0)
+    if not len(fine):
+        return 0.0, 1.0
+    low, high = float(fine.min()), float(np.quantile(fine, 0.9))
+    pad = max(high - low, 1e-9 + 1e-3 * abs(low))
+    return low - 0.08 * pad, high + 0.25 * pad
+
+
+def positions(every: Sequence[Transfer]) -> Figure:
+    """Optimum against size with intervals, one series per scheme; open ends run off the figure."""
+    data, ends = [], []
+    for j, t in enumerate(every):
+        nudge = (j - (len(every) - 1) / 2) * 0.08
+        rows = t.optima[np.isfinite(t.optima["optimum"])]
+        x = [math.log2(v) + nudge for v in rows[t.over]]
+        y = [place(t, v) for v in rows["optimum"]]
+        bars = [_bars(t, row, at) for row, at in zip(records(rows), y, strict=True)]
+        ends += [e for b, at in zip(bars, y, strict=True) for e in (at - b["arrayminus"][0], at + b["array"][0]) if abs(e - at) < 15] + y
+        words = [f"{safe(t.scheme)}, {t.over} {row[t.over]:g}: {number(row['optimum'])}<br>{between(row, t.axis)}<br>{row['status']}" for row in records(rows)]
+        error = {
+            "type": "data",
+            "symmetric": False,
+            "array": [b["array"][0] for b in bars],
+            "arrayminus": [b["arrayminus"][0] for b in bars],
+            "color": f"#{j}",
+            "thickness": 1.5,
+            "width": 5,
+        }
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers",
+                "name": safe(t.scheme),
+                "meta": t.scheme,
+                "x": x,
+                "y": y,
+                "line": {"color": f"#{j}", "width": 1.5, "dash": DASHES[j % 6]},
+                "marker": {"color": f"#{j}", "size": 9, "symbol": SYMBOLS[j % 6]},
+                "error_y": error,
+                "text": words,
+                "hovertemplate": "%{text}<extra></extra>",
+            }
+        )
+    t = every[0]
+    vertical = rate_axis(t, ends or [0.0, 1.0])
+    return {"data": data, "layout": {"xaxis": size_axis(every), "yaxis": vertical | {"title": {"text": f"best {named(t.hp)}"}}, "height": 340}}
+
+
+def size_axis(every: Sequence[Transfer]) -> Figure:
+    sizes = sorted({s for t in every for s in t.optima[t.over]})
+    return {"title": {"text": every[0].over}, "tickvals": [math.log2(s) for s in sizes], "ticktext": [f"{s:g}" for s in sizes], "zeroline": False}
+
+
+def stability(t: Transfer) -> Figure:
+    """Which sizes train at which rates: filled where all seeds do, half where some do, a cross where none does."""
+    sizes = t.optima[t.over].tolist()
+    points = t.points
+    if len(points) > MARKS:
+        points = points.iloc[np.unique(np.linspace(0, len(points) - 1, MARKS).round().astype(int))]
+    kinds = [("all seeds train", "square", "@stable"), ("some seeds train", "diamond-open", "@some"), ("none trains", "x-thin", "@none"), ("not finished", "circle-open", "@muted")]
+    done = points["stable"] + points["unstable"]
+    kind = np.where(done == 0, 3, np.where(points["unstable"] == 0, 0, np.where(points["stable"] > 0, 1, 2)))
+    data = []
+    for i, (name, symbol, colour) in enumerate(kinds):
+        rows = points[kind == i]
+        if not len(rows):
+            continue
+        words = [f"{t.over} {r[t.over]:g}, {safe(t.hp)} {number(r[t.hp])}<br>{int(r['stable'])} of {int(r['runs'])} train" for r in records(rows)]
+        marker = {"symbol": symbol, "size": 12, "color": colour, "line": {"color": colour, "width": 2}}
+        y = [sizes.index(s) for s in rows[t.over]]
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": name,
+                "meta": name,
+                "x": [place(t, v) for v in rows[t.hp]],
+                "y": y,
+                "marker": marker,
+                "text": words,
+                "hovertemplate": "%{text}<extra></extra>",
+            }
+        )
+    layout = {"xaxis": rate_axis(t, [place(t, v) for v in t.points[t.hp]]), "height": 130 + 34 * len(sizes)}
+    layout["yaxis"] = {"title": {"text": t.over}, "tickvals": list(range(len(sizes))), "ticktext": [f"{s:g}" for s in sizes], "range": [-0.7, len(sizes) - 0.3], "zeroline": False}
+    return {"data": data, "layout": layout}
+
+
+def regrets(every: Sequence[Transfer]) -> Figure:
+    """What the base's optimum costs at each size; a cross on the rim where it diverges."""
+    finite = [v for t in every for c in ("regret", "high") for v in t.regret[c] if math.isfinite(v)]
+    top = max([*finite, 1e-3]) * 1.15
+    data = []
+    for j, t in enumerate(every):
+        nudge = (j - (len(every) - 1) / 2) * 0.08
+        rows = t.regret
+        known = rows[np.isfinite(rows["regret"])]
+        error = {
+            "type": "data",
+            "symmetric": False,
+            "array": (known["high"] - known["regret"]).tolist(),
+            "arrayminus": (known["regret"] - known["low"]).tolist(),
+            "color": f"#{j}",
+            "thickness": 1.5,
+            "width": 5,
+        }
+        words = [f"{safe(t.scheme)}, {t.over} {r[t.over]:g}: {regret(r)}" for r in records(known)]
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers",
+                "name": safe(t.scheme),
+                "meta": t.scheme,
+                "x": [math.log2(v) + nudge for v in known[t.over]],
+                "y": known["regret"].tolist(),
+                "line": {"color": f"#{j}", "width": 1.5, "dash": DASHES[j % 6]},
+                "marker": {"color": f"#{j}", "size": 9, "symbol": SYMBOLS[j % 6]},
+                "error_y": error,
+                "text": words,
+                "hovertemplate": "%{text}<extra></extra>",
+            }
+        )
+        lost = rows[np.isposinf(rows["regret"])]
+        if len(lost):
+            words = [f"{safe(t.scheme)}, {t.over} {v:g}: diverges" for v in lost[t.over]]
+            marker = {"symbol": "x-thin", "size": 10, "color": f"#{j}", "line": {"color": f"#{j}", "width": 2.5}}
+            x = [math.log2(v) + nudge for v in lost[t.over]]
+            data.append(
+                {
+                    "type": "scatter",
+                    "mode": "markers",
+                    "name": "",
+                    "meta": t.scheme,
+                    "x": x,
+                    "y": [top * 0.97] * len(lost),
+                    "marker": marker,
+                    "text": words,
+                    "hovertemplate": "%{text}<extra></extra>",
+                }
+            )
+    return {
+        "data": data,
+        "layout": {
+            "xaxis": size_axis(every),
+            "yaxis": {"title": {"text": "regret in " + every[0].metric.replace("_", " ")}, "range": [-0.04 * top, top], "zeroline": False},
+            "height": 340,
+        },
+    }

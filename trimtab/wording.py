@@ -1,0 +1,108 @@
+"""Results in words: the sentences that the report, the command and their tables share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from trimtab.optima import Transfer
+
+NAMES = {"lr": "learning rate", "weight_decay": "weight decay", "batch_size": "batch size", "gamma0": "richness"}
+SUPERSCRIPTS = str.maketrans("-0123456789.", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹·")
+
+
+def named(hp: str) -> str:
+    return NAMES.get(hp, hp.replace("_", " "))
+
+
+def number(x: float, digits: int = 3) -> str:
+    """Three digits, no noise.
+
+    >>> number(0.234567), number(1234567.0), number(float("nan")), number(float("inf"))
+    ('0.235', '1.23e+06', '-', '∞')
+    """
+    if x is None or (isinstance(x, float) and math.isnan(x)):
+        return "-"
+    return ("∞" if x > 0 else "-∞") if math.isinf(x) else f"{x:.{digits}g}"
+
+
+def power(x: float) -> str:
+    """A power of two for an axis.
+
+    >>> power(-6.0), power(0.5)
+    ('2⁻⁶', '2⁰·⁵')
+    """
+    return "2" + f"{x:g}".translate(SUPERSCRIPTS)
+
+
+def optimum(row: Mapping[str, Any]) -> str:
+    """The optimum as one would say it."""
+    if row["status"] == "none stable":
+        return "none stable"
+    return number(row["optimum"])
+
+
+def between(row: Mapping[str, Any], axis: str) -> str:
+    """The interval of an optimum; open ends say so."""
+    low, high = row["low"], row["high"]
+    open_low, open_high = low == 0 if axis == "log2" else math.isinf(low), math.isinf(high)
+    if row["status"] == "none stable":
+        return f"below {number(high)}" if not open_high else "-"
+    if open_low and open_high:
+        return "anywhere"
+    if open_low:
+        return f"up to {number(high)}"
+    return f"{number(low)} or more" if open_high else f"{number(low)} to {number(high)}"
+
+
+def slope(t: Transfer) -> str:
+    """The drift with its interval."""
+    unit = f"log2 per doubling of {t.over}" if t.axis == "log2" else f"per doubling of {t.over}"
+    if math.isnan(t.drift.slope):
+        return f"unknown {unit}"
+    return f"{t.drift.slope:+.2f} {unit} (95 % interval {_end(t.drift.low)} to {_end(t.drift.high)})"
+
+
+def _end(x: float) -> str:
+    return f"{x:+.2f}" if math.isfinite(x) else ("∞" if x > 0 else "-∞")
+
+
+def span(t: Transfer) -> str:
+    sizes = t.optima[t.over].tolist()
+    return f"{t.over} {sizes[0]:g} to {sizes[-1]:g}" if len(sizes) > 1 else f"{t.over} {sizes[0]:g}"
+
+
+def sentence(t: Transfer) -> str:
+    """The verdict in one sentence."""
+    what, where = named(t.hp), span(t)
+    if t.verdict == "transfers":
+        return f"With {t.scheme}, one {what} serves {where}: its optimum moves {slope(t)}."
+    if t.verdict == "drifts":
+        return f"With {t.scheme}, the {what} does not transfer over {where}: its optimum moves {slope(t)}."
+    return f"With {t.scheme}, whether the {what} transfers over {where} cannot be told yet: drift {slope(t)}."
+
+
+def headline(told: Mapping[str, Transfer]) -> str:
+    """All axes of one scheme in one sentence.
+
+    >>> headline({})
+    'Nothing to tell yet: no run has finished.'
+    """
+    if not told:
+        return "Nothing to tell yet: no run has finished."
+    first = next(iter(told.values()))
+    words = {"transfers": "transfers", "drifts": "does not transfer", "cannot tell": "may or may not transfer (the runs cannot tell)"}
+    groups: dict[str, list[str]] = {}
+    for t in told.values():
+        groups.setdefault(words[t.verdict], []).append(span(t))
+    body = ", but ".join(f"{verb} over {' and '.join(spans)}" for verb, spans in groups.items())
+    return f"With {first.scheme}, the {named(first.hp)} {body}."
+
+
+def regret(row: Mapping[str, Any]) -> str:
+    if row["status"] == "unstable":
+        return "diverges"
+    if row["status"] != "measured":
+        return f"unknown ({row['status']})"
+    return f"{number(row['regret'], 2)} ({number(row['low'], 2)} to {number(row['high'], 2)})"
