@@ -1,5 +1,6 @@
 """The command line: thin, and free of torch until a command needs it.
 
+    trimtab demo
     trimtab explain pkg.mod:build --width 512 --depth 24 --base-width 128 --base-depth 4
     trimtab explain --hf llama    --width 4096 --depth 32 --base-width 256 --base-depth 4
 
@@ -23,6 +24,23 @@ from typing import Annotated, Literal
 import tyro
 
 from trimtab.errors import TrimtabError
+
+
+@dataclasses.dataclass
+class Demo:
+    """The headline in about a minute, offline, on embedded real data: does the best rate stay when the network grows?"""
+
+    out: str = "trimtab-demo"
+    """Folder for demo.db and report.html. The same command again goes on where it was."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """Seeds of the runs."""
+    workers: int = 2
+    """Processes."""
+
+    def run(self) -> int:
+        from trimtab.demonstrating import demo
+
+        return demo(self)
 
 
 @dataclasses.dataclass
@@ -212,7 +230,8 @@ class Report:
 
 
 Commands = (
-    Annotated[Explain, tyro.conf.subcommand("explain")]
+    Annotated[Demo, tyro.conf.subcommand("demo")]
+    | Annotated[Explain, tyro.conf.subcommand("explain")]
     | Annotated[Train, tyro.conf.subcommand("train")]
     | Annotated[New, tyro.conf.subcommand("new")]
     | Annotated[Sweep, tyro.conf.subcommand("sweep")]

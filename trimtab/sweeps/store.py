@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 APPLICATION = 0x7472696D  # "trim"
 STATES = ("waiting", "running", "done", "diverged", "failed")
-RESULTS = ("train_loss", "test_loss", "accuracy", "initial_loss", "last_loss", "collapsed", "stopped_at", "steps_made", "seconds", "flops")
+RESULTS = ("train_loss", "test_loss", "accuracy", "initial_loss", "last_loss", "collapsed", "stopped_at", "seconds", "flops")
 LEASE = 30.0  # seconds a claim lasts without a heartbeat
 CRASHES = 10  # times a unit may kill its worker before it is given up
 
@@ -317,7 +317,6 @@ class Store:
                 else:
                     row[key] = value
             held = json.loads(result) if result else {}
-            held["steps_made"] = held.pop("steps", None)
             row |= {key: held.get(key) for key in RESULTS} | {"error": error}
             rows.append(row)
         frame = pd.DataFrame(rows, columns=None if rows else ["cell", "label", "state", "scheme", "width", "depth", "seed", "lr", *RESULTS, "error"])
