@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 import math
 import numbers
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -63,7 +63,9 @@ def check(
         lr: base learning rate, for a class.
         steps: training steps.  seeds: initialisations at every size.
         loss: `loss(output, target)`, default cross-entropy; for a dict batch `loss(output, batch)`.
-        expect: with scheme=None, the scheme whose predictions your set-up is measured against.
+        expect: the scheme whose predictions are the yardstick, for a set-up of your own (default "depth-mup"). A yardstick
+            with alpha = 1/2 predicts that inner matrices of a branch learn less and less with depth; named here, that
+            is noted and no fault.
         hyper: the optimizer's other hyperparameters, as for the base.
         overrides, gamma0: as for `parametrize`.
         device: where the models are put; default: where build puts them.
@@ -102,6 +104,7 @@ def check(
         from trimtab.curvature import effective_sharpness
 
         setup.after_step = effective_sharpness
+    complete = not own and expect is None
     sizes: dict[tuple[int, int], Size] = {}
     axes = {"width": sorted({(int(w), base[1]) for w in widths}), "depth": sorted({(base[0], int(d)) for d in depths})}
     axes = {axis: places for axis, places in axes.items() if len(places) > 1}
@@ -110,8 +113,10 @@ def check(
         for place in places:
             if place not in sizes:
                 sizes[place] = run(setup, *place, seeds)
-        found += lines([sizes[p] for p in places], axis, judged_as, own=own)
+        found += lines([sizes[p] for p in places], axis, judged_as, own=own, complete=complete)
     notes = list(dict.fromkeys(s.note for s in sizes.values() if s.note))
+    if not complete and judged_as.alpha is not None and judged_as.alpha < 1 and "depth" in axes and _inner(sizes.values()):
+        notes.append(f"branches have inner matrices, and {judged_as.name} predicts that these learn like depth^{judged_as.alpha - 1:.2g}; completep keeps them learning.")
     about = dict(
         scheme=chosen.name if chosen else f"own set-up, expected {judged_as.name}",
         optimizer=getattr(optimizer, "__name__", type(optimizer).__name__),
@@ -123,6 +128,10 @@ def check(
         depths=[d for _, d in axes.get("depth", [])],
     )
     return decide(found, list(axes), about, notes, said.alpha if said else 0.5, steps)
+
+
+def _inner(sizes: Iterable[Size]) -> bool:
+    return any(s.survey.inner for s in sizes)
 
 
 def _device(build: Callable[[int, int], nn.Module], base: tuple[int, int]) -> torch.device | None:

@@ -21,6 +21,7 @@ from trimtab.rules import Scheme
 from trimtab.trials import Key, Size, Trial
 
 ALL = "all"
+ATTENTION = 0.5  # queries and keys learn N^-1/2 slower at first: values and what reads them are not aligned yet
 NEGLIGIBLE = 1e-3  # a branch this small beside its stream (LayerScale at 1e-6) says nothing about it
 
 
@@ -37,16 +38,18 @@ class Line:
     judged: int | None
     role: str = ""
     place: str = ""
+    carries: str = ""  # what a rate that is off points to: a multiplier the forward lacks and this parameter would carry
     given: bool = False  # a number the user set, without noise
     alone: bool = False  # speaks for itself; else one of many, whose mean must be known well enough
 
 
-def lines(sizes: Sequence[Size], axis: str, scheme: Scheme, *, own: bool) -> list[Line]:
+def lines(sizes: Sequence[Size], axis: str, scheme: Scheme, *, own: bool, complete: bool) -> list[Line]:
     """All lines over one axis.
 
     Args:
         scheme: the yardstick, whose alpha says how branches should shrink.
         own: the optimizer is the user's, so the rates it was given are judged too.
+        complete: ask that inner matrices of branches learn alike at every depth, whatever alpha the scheme has.
     """
     assert scheme.alpha is not None
     x = np.log([float(s.width if axis == "width" else s.depth) for s in sizes])
@@ -55,7 +58,7 @@ def lines(sizes: Sequence[Size], axis: str, scheme: Scheme, *, own: bool) -> lis
     found += _scores_and_layers(sizes, x) if axis == "width" else []
     found += _means(found, ("stream", "branch", *(("layer",) if plain else ())))
     if all(s.rows is not None for s in sizes):
-        found += _updates(sizes, axis, x) + (_rates(sizes, axis, x) if own else [])
+        found += _updates(sizes, axis, x, complete) + (_rates(sizes, axis, x) if own else [])
     if all(t.sharpness is not None for s in sizes for t in s.trials):
         y = _log(np.stack([np.stack([t.sharpness for t in s.trials]) for s in sizes]))  # type: ignore[misc]
         found.append(Line("loss", "sharpness", axis, x, y, exact(0.0), None))
@@ -166,12 +169,24 @@ def _scores_and_layers(sizes: Sequence[Size], x: np.ndarray) -> list[Line]:
             if len({s.survey.scores[k].size for s in sizes}) > 1:
                 found += _pair(score.name, "scores", "width", x, sizes, [[("scores", k, 0)]] * len(sizes), 0.5)
     if all(list(s.survey.layers) == list(first.layers) for s in sizes):
-        rows = sizes[-1].rows
         for k, module in enumerate(first.layers):
-            row = None if rows is None else next((rows.rows[n] for n in rows.rows if n.rpartition(".")[0] == module or n == module), None)
-            grows = row is not None and row.role in ("input", "hidden")
-            found += _pair(module, "layer", "width", x, sizes, [[("layer", k, 0)]] * len(sizes), 0.5, want=grows)
+            pair = _pair(module, "layer", "width", x, sizes, [[("layer", k, 0)]] * len(sizes), 0.5)
+            for line in pair:
+                line.expected = _of_layer(line, sizes, module, x)
+            found += pair
     return found
+
+
+def _of_layer(line: Line, sizes: Sequence[Size], module: str, x: np.ndarray) -> Expected | None:
+    """A layer whose fan-out grows keeps its size, times the multipliers folded into its weights; else nothing is asked."""
+    if any(s.rows is None for s in sizes):
+        return None
+    rows = [next((r for n, r in s.rows.rows.items() if n.rpartition(".")[0] == module or n == module), None) for s in sizes if s.rows is not None]
+    if any(r is None or r.role not in ("input", "hidden") for r in rows):
+        return None
+    fold = _slope(x, [math.log(abs(r.fold) or 1.0) for r in rows if r is not None])
+    slack = ATTENTION if "change" in line.quantity and rows[0] is not None and rows[0].name in sizes[0].survey.scored else 0.0
+    return Expected(fold, fold - slack, fold)
 
 
 def _named(sizes: Sequence[Size], axis: str) -> dict[str, list[list[str]]]:
@@ -190,7 +205,7 @@ def _named(sizes: Sequence[Size], axis: str) -> dict[str, list[list[str]]]:
     return common
 
 
-def _updates(sizes: Sequence[Size], axis: str, x: np.ndarray) -> list[Line]:
+def _updates(sizes: Sequence[Size], axis: str, x: np.ndarray, complete: bool) -> list[Line]:
     """Sizes of weight updates beside the wanted update u; of inner matrices over depth beside no decay at all."""
     found = []
     for module, names in _named(sizes, axis).items():
@@ -201,11 +216,18 @@ def _updates(sizes: Sequence[Size], axis: str, x: np.ndarray) -> list[Line]:
         y = _gather(sizes, lambda s, t, c=chosen: [t.update[n] for n in c[id(s)]])
         y[:, :, 0] = np.nan
         matrix = rows[-1].role in ("hidden", "readout", "input") and len(rows[-1].shape) > 1
-        inner = axis == "depth" and rows[-1].place == "branch" and rows[-1].role == "hidden" and len({r.m_L for r in rows}) > 1
+        inner = (
+            complete
+            and axis == "depth"
+            and rows[-1].place == "branch"
+            and all(n in s.survey.inner for s, own in zip(sizes, names, strict=True) for n in own)
+            and len({r.m_L for r in rows}) > 1
+        )
         want = 0.0 if inner else _slope(x, [math.log(r.u) for r in rows])
         spectral = any(_spectral(cls) for cls in sizes[0].trials[0].optimizer)
         judged = y.shape[-1] - 1 if matrix and not spectral else None
-        found.append(Line(module, "update", axis, x, y, exact(want), judged, rows[-1].role, rows[-1].place))
+        slack = ATTENTION if axis == "width" and rows[-1].name in sizes[-1].survey.scored else 0.0
+        found.append(Line(module, "update", axis, x, y, Expected(want, want - slack, want), judged, rows[-1].role, "inner" if inner else rows[-1].place))
     return found
 
 
@@ -226,7 +248,7 @@ def _rates(sizes: Sequence[Size], axis: str, x: np.ndarray) -> list[Line]:
         assert s.rows is not None
         factors.append([s.rows.factors(cls) for cls in s.trials[0].optimizer])
     for module, names in _named(sizes, axis).items():
-        rates, wanted, decays, role = [], [], [], ""
+        rates, wanted, decays, folds, role, place = [], [], [], [], "", ""
         for s, own, tables in zip(sizes, names, factors, strict=True):
             given = [(s.trials[0].rates.get(n), n) for n in own]
             if any(g is None or g["lr"] <= 0 for g, _ in given):
@@ -234,11 +256,17 @@ def _rates(sizes: Sequence[Size], axis: str, x: np.ndarray) -> list[Line]:
             rates.append(np.mean([math.log(g["lr"]) for g, _ in given if g]))
             wanted.append(np.mean([math.log(tables[int(g["optimizer"])][n]["lr"]) for g, n in given if g]))
             decays.append(np.mean([g["lr"] * g["weight_decay"] for g, _ in given if g]))
-            role = s.rows.rows[own[0]].role  # type: ignore[union-attr]
+            row = s.rows.rows[own[0]]  # type: ignore[union-attr]
+            role, place = row.role, row.place
+            folds.append(math.log(abs(row.fold) or 1.0))
         if len(rates) < len(sizes):
             continue
-        found.append(Line(module, "lr", axis, x, np.asarray(rates)[:, None, None], exact(_slope(x, wanted)), 0, role, given=True))
+        off, fold = _slope(x, rates) - _slope(x, wanted), _slope(x, folds)
+        carries = ""
+        if abs(fold) > 0.1 and off * fold < 0:
+            carries = "scores" if any(module.startswith(score.name + ".") for score in sizes[0].survey.scores) else "readout"
+        found.append(Line(module, "lr", axis, x, np.asarray(rates)[:, None, None], exact(_slope(x, wanted)), 0, role, place, carries, given=True))
         kinds = {family(cls, {}).decay for cls in sizes[0].trials[0].optimizer}
         if min(decays) > 0 and "coupled" not in kinds:
-            found.append(Line(module, "lr x decay", axis, x, _log(np.asarray(decays))[:, None, None], exact(0.0), 0, role, given=True))
+            found.append(Line(module, "lr x decay", axis, x, _log(np.asarray(decays))[:, None, None], exact(0.0), 0, role, place, given=True))
     return found

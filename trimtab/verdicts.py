@@ -13,6 +13,7 @@ import numpy as np
 from trimtab.errors import InputError
 from trimtab.expectations import cause
 from trimtab.lines import ALL, Line
+from trimtab.pairing import template
 from trimtab.slopes import TOLERANCE, Fit, fit, judge, outside, seeds_needed
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 GIVEN_TOLERANCE = 0.1  # rates are set, not measured: the only slack is for rounding and warmup-like offsets
-STARTS = ("stream", "branch", "logits", "scores", "layer")
+FORWARD = ("layer", "stream", "branch", "scores", "logits")
 COLUMNS = ("module", "quantity", "axis", "step", "slope", "low", "high", "expected")
 
 
@@ -93,7 +94,8 @@ class Check:
         ]
         for title, found in (("culprits:", self.culprits), ("unsure:", self.unsure if self.verdict != "FAIL" else [])):
             if found:
-                lines += [title, *(f"  {c}" for c in found[:8]), *([f"  and {len(found) - 8} more"] if len(found) > 8 else [])]
+                told = _grouped(found)
+                lines += [title, *(f"  {c}" for c in told[:8]), *([f"  and {len(told) - 8} more"] if len(told) > 8 else [])]
         lines += [f"advice: {self.advice}"] if self.advice else []
         lines += [f"note: {note}" for note in self.notes]
         return "\n".join(lines)
@@ -142,9 +144,9 @@ def decide(lines: Sequence[Line], axes: Sequence[str], about: dict[str, Any], no
                 for j, v in enumerate(own)
             ]
             if answer in ("bad", "unsure") and want is not None:
-                why = cause(line.quantity, line.axis, found.slope, _near(found.slope, want), role=line.role, place=line.place, alpha=alpha)
+                why = cause(line.quantity, line.axis, found.slope, _near(found.slope, want), role=line.role, place=line.place, carries=line.carries, alpha=alpha)
                 item = Culprit(line.module, line.quantity, line.axis, step, found.slope, found.low, found.high, expected, why)
-                (culprits if answer == "bad" else unsure).append((_order(line, found, want), item))
+                (culprits if answer == "bad" else unsure).append((_order(line, found, want, len(rows)), item))
                 if answer == "unsure":
                     wants.append(seeds_needed(found, want.low, want.high))
     culprits, unsure = _sorted(culprits), _sorted(unsure)
@@ -155,6 +157,14 @@ def decide(lines: Sequence[Line], axes: Sequence[str], about: dict[str, Any], no
         verdicts[axis] = "FAIL" if bad else "INCONCLUSIVE" if open_ or not judged else "PASS"
     verdict = next((v for v in ("FAIL", "INCONCLUSIVE") if v in verdicts.values()), "PASS")
     return Check(verdict, verdicts, culprits, unsure, _advice(verdict, unsure, wants, about), notes, about, rows, points)
+
+
+def _grouped(found: Sequence[Culprit]) -> list[str]:
+    """One line for modules that differ only in the number of their block and tell the same."""
+    groups: dict[tuple[str, ...], list[Culprit]] = {}
+    for c in found:
+        groups.setdefault((template(c.module), c.quantity, c.axis, c.cause), []).append(c)
+    return [str(own[0]) if len(own) == 1 else str(dataclasses.replace(own[0], module=f"{key[0]} x {len(own)}")) for key, own in groups.items()]
 
 
 def _sorted(found: list[tuple[tuple[float, ...], Culprit]]) -> list[Culprit]:
@@ -180,11 +190,16 @@ def _near(slope: float, want: Any) -> float:
     return want.slope if not math.isfinite(slope) else want.high if slope > want.high else want.low
 
 
-def _order(line: Line, found: Fit, want: Any) -> tuple[float, ...]:
-    """Roots before consequences: rates that were set wrong, then what is wrong at the start, then what training shows."""
-    rank = 0 if line.given else 1 if line.quantity in STARTS else 2
+def _order(line: Line, found: Fit, want: Any, position: int) -> tuple[float, ...]:
+    """Roots before consequences: rates that were set wrong, then what is wrong at the start, then what training shows.
+
+    A rate over depth, or of a parameter that would carry a multiplier, may be off because the forward lacks that
+    multiplier: what the start shows comes before it. Deviations that are alike come in the order of the forward.
+    """
+    start = line.quantity in FORWARD
+    rank = (0 if line.axis == "width" and not line.carries else 1.5) if line.given else 1 if start else 2
     off = outside(found.slope, want.low, want.high) if math.isfinite(found.slope) else math.inf
-    return rank, -abs(off)
+    return rank, -round(abs(off) * 4) if math.isfinite(off) else -math.inf, FORWARD.index(line.quantity) if start else 0, position
 
 
 def _advice(verdict: str, unsure: Sequence[Culprit], wants: Sequence[int | None], about: dict[str, Any]) -> str:

@@ -61,6 +61,8 @@ class Survey:
     stacks: tuple[Stack, ...]
     scores: tuple[Score, ...]
     layers: dict[str, Spot]  # outputs of matrices that end no branch and do not read out, by module
+    scored: frozenset[str]  # parameters that make the operands of those products: queries and keys
+    inner: frozenset[str]  # matrices with another matrix after them in the same branch
     readout: str
     operations: int  # a fingerprint of the sequence of operations
 
@@ -168,14 +170,28 @@ def survey(model: nn.Module, example: Any, *, branch: tuple[str, ...] = (), skip
             ends = [made.get(graph.trace.nodes[r.node].outputs[0]) for r, _ in members]
             before = [made.get(r.skip) for r, _ in members]
             stacks.append(Stack(name, tuple(n for _, n in members), (before[0], *ends), tuple(before)))
-    scores = []
+    scores, scored = [], set[str]()
     for product in graph.products:
         spot = made.get(graph.trace.nodes[product.node].outputs[0])
         sides = [next(iter(dict.fromkeys(site.name for site in side)), None) for side in (product.left, product.right)]
         if spot is not None and sides[0] and sides[1] and not product.normalised:
+            scored |= {site.name for side in (product.left, product.right) for site in side}
             scores.append(Score(_module(sides[0]), spot, product.size, product.after))
-    readout = _module(next(iter(graph.readouts), "output"))
-    return Survey(tuple(stacks), tuple(scores), _layers(graph, made), readout, recorder.fingerprint)
+    readout = next(iter(graph.readouts), "output")
+    also = [name for name, p in model.named_parameters(remove_duplicate=False) if name != readout and p is dict(model.named_parameters()).get(readout)]
+    readout = " = ".join(map(_module, [readout, *also]))  # a tied head goes by both its names
+    return Survey(tuple(stacks), tuple(scores), _layers(graph, made), frozenset(scored), _inner(graph), readout, recorder.fingerprint)
+
+
+def _inner(graph: Graph) -> frozenset[str]:
+    """Matrices whose output meets another matrix before their branch ends."""
+    found = set()
+    nodes = graph.trace.nodes
+    for r in graph.residuals:
+        inside = [n for n in nodes[: r.node] if graph.mixing[n.index] and n.outputs and graph.behind[r.branch] >> n.outputs[0] & 1 and graph.behind[n.outputs[0]] >> r.source & 1]
+        later = {n.index: any(m.index > n.index and graph.behind[m.outputs[0]] >> n.outputs[0] & 1 for m in inside) for n in inside}
+        found |= {name for name, uses in graph.uses.items() if any(later.get(u.node, False) and u.kind == "contract" for u in uses)}
+    return frozenset(found)
 
 
 def _layers(graph: Graph, made: dict[int, Spot]) -> dict[str, Spot]:
