@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -18,6 +19,7 @@ from trimtab.expectations import Expected, exact, expected
 from trimtab.optimizers import family
 from trimtab.pairing import loose_template, template
 from trimtab.rules import Scheme
+from trimtab.slopes import OF_CHANGES, TOLERANCE
 from trimtab.trials import Key, Size, Trial
 
 ALL = "all"
@@ -40,6 +42,7 @@ class Line:
     place: str = ""
     carries: str = ""  # what a rate that is off points to: a multiplier the forward lacks and this parameter would carry
     given: bool = False  # a number the user set, without noise
+    tolerance: float = TOLERANCE
     alone: bool = False  # speaks for itself; else one of many, whose mean must be known well enough
 
 
@@ -88,7 +91,7 @@ def _gather(sizes: Sequence[Size], read: Callable[[Size, Trial], list[np.ndarray
     return np.stack([np.stack([np.mean(_log(np.stack(read(s, t))), axis=0) for t in s.trials]) for s in sizes])
 
 
-def _pair(module: str, quantity: str, axis: str, x: np.ndarray, sizes: Sequence[Size], keys: Sequence[list[Key]], alpha: float, *, want: bool = True) -> list[Line]:
+def _pair(module: str, quantity: str, axis: str, x: np.ndarray, sizes: Sequence[Size], keys: Sequence[list[Key]], alpha: float) -> list[Line]:
     """The size of a value, judged at the start, and its change, judged at the last step."""
     chosen = {id(s): ks for s, ks in zip(sizes, keys, strict=True)}
     if any(k not in t.size for s in sizes for t in s.trials for k in chosen[id(s)]):
@@ -98,8 +101,8 @@ def _pair(module: str, quantity: str, axis: str, x: np.ndarray, sizes: Sequence[
     moved[:, :, 0] = np.nan
     last = still.shape[-1] - 1
     return [
-        Line(module, quantity, axis, x, still, expected(quantity, axis, alpha) if want else None, 0),
-        Line(module, f"{quantity} change", axis, x, moved, expected(f"{quantity} change", axis, alpha) if want else None, last),
+        Line(module, quantity, axis, x, still, expected(quantity, axis, alpha), 0),
+        Line(module, f"{quantity} change", axis, x, moved, expected(f"{quantity} change", axis, alpha), last, tolerance=OF_CHANGES),
     ]
 
 
@@ -130,6 +133,8 @@ def _streams(sizes: Sequence[Size], axis: str, x: np.ndarray, alpha: float) -> l
         for module, keys in members:
             pair = _pair(module, "branch", axis, own_x, sizes, keys, own_alpha)
             for line in pair:
+                if "change" in line.quantity and module.endswith((" first", " last")):
+                    line.judged = None  # one block of a few: the mean over its kind is asked
                 beside = _gather(sizes, lambda s, t, c=line.quantity: [(t.change if "change" in c else t.size)[end[sizes.index(s)]]])  # noqa: B023
                 if line.judged is not None and not np.nanmax(line.y[:, :, line.judged] - beside[:, :, line.judged]) > math.log(NEGLIGIBLE):
                     line.judged = None
@@ -194,12 +199,17 @@ def _named(sizes: Sequence[Size], axis: str) -> dict[str, list[list[str]]]:
     tables = [list(s.rows.rows) for s in sizes if s.rows is not None]
     if axis == "width" and all(t == tables[0] for t in tables):
         return {name: [[name]] * len(sizes) for name in tables[0]}
+    common: dict[str, list[list[str]]] = {}
     for how in (template, loose_template):
-        kinds = [{how(n): [] for n in t} for t in tables]
-        for kind, t in zip(kinds, tables, strict=True):
-            for n in t:
-                kind[how(n)].append(n)
-        common = {k: [kind[k] for kind in kinds] for k in kinds[0] if all(k in kind for kind in kinds)}
+        kinds: list[dict[tuple[str, str, str, bool], list[str]]] = []
+        for s in sizes:
+            own: dict[tuple[str, str, str, bool], list[str]] = {}
+            for name, row in s.rows.rows.items() if s.rows is not None else ():
+                own.setdefault((how(name), row.role, row.place, name in s.survey.inner), []).append(name)
+            kinds.append(own)
+        shared = [k for k in kinds[0] if all(k in own for own in kinds)]
+        clash = Counter(k[0] for k in shared)
+        common = {k[0] if clash[k[0]] == 1 else f"{k[0]} ({'inner' if k[3] else k[2]})": [own[k] for own in kinds] for k in shared}
         if len(common) == len(kinds[0]):
             break
     return common

@@ -2,14 +2,15 @@
 
     log y(size, seed) = a + slope log(size) + noise        noise: its variance is pooled over the seeds of every size
 
-Exponents of width and depth come in halves, so a quarter is where two laws part. A slope is judged against a range of
-expected slopes; `off` is how far it lies outside:
+Exponents of width and depth come in halves, so a quarter is where two laws part; what training changes is further from its
+limit in small networks than what a start draws, and gets 3/8. A slope is judged against a range of expected slopes; `off`
+is how far it lies outside:
 
-    "good"    |off| <= 1/4, and the interval (95 %) stays within 1/2 of the range: the next law is excluded
-    "bad"     |off| > 1/4, and the range is excluded at 99.9 % (there are a hundred lines in a check), unless it settles
+    "good"    |off| <= tolerance, and the interval (95 %) goes no further than a quarter beyond that
+    "bad"     |off| > tolerance, and the range is excluded at 99.9 % (there are a hundred lines in a check), unless it settles
     "unsure"  neither: more seeds or sizes would tell
 
-A deviation *settles* when over the two largest sizes it is within 1/4 and well below that of all sizes: a small base is
+A deviation *settles* when over the two largest sizes it is within the tolerance and well below that of all sizes: a small base is
 not yet its own limit, and a law that is broken goes on being broken. A line that is one of many (each block of a stack) is
 "good" as long as nothing speaks against it: that the noise is small enough is asked of their mean.
 """
@@ -22,8 +23,8 @@ import math
 import numpy as np
 from scipy import stats
 
-TOLERANCE = 0.25
-NEXT = 0.5  # the next law is this far
+TOLERANCE, OF_CHANGES = 0.25, 0.375
+BEYOND = 0.25  # how far an interval may reach past the tolerance
 CONFIDENCE = 0.95
 SURE = 0.999
 SETTLING = 0.7  # a deviation that has shrunk to this part of itself at the large end is dying out
@@ -80,7 +81,7 @@ def outside(value: float, low: float, high: float) -> float:
     return max(0.0, value - high) + min(0.0, value - low)
 
 
-def judge(found: Fit, low: float, high: float, *, alone: bool = True) -> str:
+def judge(found: Fit, low: float, high: float, tolerance: float = TOLERANCE, *, alone: bool = True) -> str:
     """What a fit says, as the top of this file has it. `alone` False: one of many lines.
 
     >>> judge(Fit(0.5, 0.4, 0.6, 0.5, 0.2, 3, 4), 0.0, 0.0), judge(Fit(0.1, 0.0, 0.2, 0.1, 0.2, 3, 4), 0.0, 0.0)
@@ -89,16 +90,16 @@ def judge(found: Fit, low: float, high: float, *, alone: bool = True) -> str:
     ('unsure', 'good')
     """
     off, off_end = outside(found.slope, low, high), outside(found.end, low, high)
-    settles = abs(off_end) <= TOLERANCE and abs(off_end) <= SETTLING * abs(off)
-    if abs(off) > TOLERANCE and not settles:
+    settles = abs(off_end) <= tolerance and abs(off_end) <= SETTLING * abs(off)
+    if abs(off) > tolerance and not settles:
         against = outside(found.slope - math.copysign(found.sure, off), low, high) * off > 0
         hints = outside(found.low if off > 0 else found.high, low, high) * off > 0
         return "bad" if against else "unsure" if alone or hints else "good"
-    narrow = low - NEXT < found.low and found.high < high + NEXT
+    narrow = low - tolerance - BEYOND < found.low and found.high < high + tolerance + BEYOND
     return "good" if narrow or not alone else "unsure"
 
 
-def seeds_needed(found: Fit, low: float, high: float) -> int | None:
+def seeds_needed(found: Fit, low: float, high: float, tolerance: float = TOLERANCE) -> int | None:
     """Seeds after which the answer would be good or bad, if the slope stays where it is; None if more than 64.
 
     >>> seeds_needed(Fit(0.1, -0.5, 0.7, 0.1, 1.2, 3, 4), 0.0, 0.0)
@@ -107,6 +108,6 @@ def seeds_needed(found: Fit, low: float, high: float) -> int | None:
     off, half = abs(outside(found.slope, low, high)), found.high - found.slope
     if not math.isfinite(half):
         return 3
-    ratio = found.sure / off if off > TOLERANCE else half / (NEXT - off)
+    ratio = found.sure / off if off > tolerance else half / (tolerance + BEYOND - off)
     needed = math.ceil(found.seeds * max(ratio, 0.0) ** 2)
     return max(needed, found.seeds + 1) if needed <= 64 else None

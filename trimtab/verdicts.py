@@ -14,7 +14,7 @@ from trimtab.errors import InputError
 from trimtab.expectations import cause
 from trimtab.lines import ALL, Line
 from trimtab.pairing import template
-from trimtab.slopes import TOLERANCE, Fit, fit, judge, outside, seeds_needed
+from trimtab.slopes import Fit, fit, judge, outside, seeds_needed
 
 if TYPE_CHECKING:
     import pandas
@@ -145,10 +145,12 @@ def decide(lines: Sequence[Line], axes: Sequence[str], about: dict[str, Any], no
             ]
             if answer in ("bad", "unsure") and want is not None:
                 why = cause(line.quantity, line.axis, found.slope, _near(found.slope, want), role=line.role, place=line.place, carries=line.carries, alpha=alpha)
+                if not outside(found.slope, want.low, want.high):
+                    why = f"is as it should be as far as {y.shape[1]} seeds tell, but noisy"
                 item = Culprit(line.module, line.quantity, line.axis, step, found.slope, found.low, found.high, expected, why)
                 (culprits if answer == "bad" else unsure).append((_order(line, found, want, len(rows)), item))
                 if answer == "unsure":
-                    wants.append(seeds_needed(found, want.low, want.high))
+                    wants.append(seeds_needed(found, want.low, want.high, line.tolerance))
     culprits, unsure = _sorted(culprits), _sorted(unsure)
     verdicts = {}
     for axis in axes:
@@ -182,7 +184,7 @@ def _answer(line: Line, y: np.ndarray, found: Fit) -> str:
     if not np.isfinite(y).all():  # diverged: a fault of size if the smallest size did not
         smallest = y[int(np.argmin(line.x))]
         return "bad" if np.isfinite(smallest).all() else "unsure"
-    return judge(found, low, high, alone=line.alone)
+    return judge(found, low, high, line.tolerance, alone=line.alone)
 
 
 def _near(slope: float, want: Any) -> float:
@@ -212,7 +214,7 @@ def _advice(verdict: str, unsure: Sequence[Culprit], wants: Sequence[int | None]
     known = [w for w in wants if w is not None]
     if len(known) == len(wants):
         return f"{max(known)} seeds would decide."
-    return f"{len(wants) - len(known)} slopes lie at the edge of the tolerance ({TOLERANCE}): sizes twice as large would decide{f', and {max(known)} seeds' if known else ''}."
+    return f"{len(wants) - len(known)} slopes lie at the edge of the tolerance: sizes twice as large would decide{f', and {max(known)} seeds' if known else ''}."
 
 
 def _plain(x: Any) -> Any:
