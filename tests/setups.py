@@ -5,15 +5,15 @@ from nets import ResidualMLP, Transformer
 from torch import nn
 
 BASE = (32, 4)
-BUGS = {  # bug -> a part of the module's name that must be named
-    "unscaled readout": "head",
-    "wrong attention scale": "attn.q",
-    "forgotten branch": "down",
-    "double depth init": "",
-    "bias with the wrong rate": "bias",
-    "tied head unscaled": "",
-    "embeddings scaled by mistake": "embed",
-    "decay not scaled with width": "weight",
+BUGS = {  # bug -> (part of the first culprit's module, part of its cause)
+    "unscaled readout": ("head", "readout"),
+    "wrong attention scale": ("attn.q", "attention scale"),
+    "forgotten branch": ("blocks", "not scaled with depth"),
+    "double depth init": ("blocks", "scaled twice"),
+    "bias with the wrong rate": ("bias", "bias"),
+    "tied head unscaled": ("head", "tied head"),
+    "embeddings scaled by mistake": ("embed", "embedding"),
+    "decay not scaled with width": ("weight", "decay not scaled with width"),
 }
 
 

@@ -24,7 +24,7 @@ from trimtab.errors import InputError, TrimtabError, faults
 from trimtab.expectations import yardstick
 from trimtab.lines import lines
 from trimtab.rules import Scheme, as_scheme
-from trimtab.trials import Setup, Size, inputs_of, moved, run
+from trimtab.trials import Setup, Size, built, inputs_of, moved, run
 from trimtab.verdicts import Check, decide
 
 
@@ -95,7 +95,9 @@ def check(
     judged_as = yardstick(as_scheme(expect) if expect is not None else chosen or as_scheme("depth-mup"))
     said = as_scheme(expect) if own and expect is not None else chosen
     base = (int(base[0]), int(base[1]))
-    where = torch.device(device) if device is not None else _device(build, base)
+    with torch.random.fork_rng():
+        model = built(build, *base, device=torch.device(device) if device is not None else None)
+    where = next((p.device for p in model.parameters()), None)
     batches = [moved(_batch(data, step), where) for step in range(steps)]
     setup = Setup(
         build, base, batches, inputs_of(batches[0]), chosen, judged_as, optimizer, lr, dict(hyper or {}), loss, overrides, gamma0, torch.device(device) if device else None
@@ -132,16 +134,6 @@ def check(
 
 def _inner(sizes: Iterable[Size]) -> bool:
     return any(s.survey.inner for s in sizes)
-
-
-def _device(build: Callable[[int, int], nn.Module], base: tuple[int, int]) -> torch.device | None:
-    """Where build puts its models."""
-    try:
-        with torch.random.fork_rng():
-            model = build(*base)
-        return next((p.device for p in model.parameters()), None)
-    except Exception as error:
-        raise InputError(f"build(width={base[0]}, depth={base[1]}) raised {type(error).__name__}: {error}.") from error
 
 
 def _batch(data: Callable[[int], Any], step: int) -> Any:

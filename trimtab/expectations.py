@@ -93,11 +93,11 @@ KEEPS = {"input": "an input or embedding keeps its rate", "elementwise": "a bias
 
 def _why(quantity: str, axis: str, off: float, role: str, place: str, carries: str, alpha: float | None, want: float) -> str:
     more = off > 0
+    if carries == "scores" and more:
+        return "wrong attention scale: the forward lacks the factor that turns 1/sqrt(d_head) into 1/d_head, and this does not make up for it"
+    if carries == "readout" and more:
+        return "unscaled (tied) head: the forward lacks the readout's 1/width, and this does not make up for it"
     if quantity == "lr":
-        if carries == "scores":
-            return "wrong attention scale: the forward lacks the factor that turns 1/sqrt(d_head) into 1/d_head, and this rate does not make up for it"
-        if carries == "readout":
-            return "unscaled (tied) head: the forward lacks the readout's 1/width, and this rate does not make up for it"
         if abs(want) < 0.05:
             return f"rate scaled with {axis} by mistake: {KEEPS.get(role, 'it should be the same at every size')}"
         return f"{role} rate {'' if axis == 'width' else 'or branch multiplier '}not scaled with {axis}" if more else f"{role} rate scaled too far down with {axis}"

@@ -177,21 +177,27 @@ def _scores_and_layers(sizes: Sequence[Size], x: np.ndarray) -> list[Line]:
         for k, module in enumerate(first.layers):
             pair = _pair(module, "layer", "width", x, sizes, [[("layer", k, 0)]] * len(sizes), 0.5)
             for line in pair:
-                line.expected = _of_layer(line, sizes, module, x)
+                line.expected, line.carries = _of_layer(line, sizes, module, x)
             found += pair
     return found
 
 
-def _of_layer(line: Line, sizes: Sequence[Size], module: str, x: np.ndarray) -> Expected | None:
+def _of_layer(line: Line, sizes: Sequence[Size], module: str, x: np.ndarray) -> tuple[Expected | None, str]:
     """A layer whose fan-out grows keeps its size, times the multipliers folded into its weights; else nothing is asked."""
     if any(s.rows is None for s in sizes):
-        return None
+        return None, ""
     rows = [next((r for n, r in s.rows.rows.items() if n.rpartition(".")[0] == module or n == module), None) for s in sizes if s.rows is not None]
     if any(r is None or r.role not in ("input", "hidden") for r in rows):
-        return None
-    fold = _slope(x, [math.log(abs(r.fold) or 1.0) for r in rows if r is not None])
-    slack = ATTENTION if "change" in line.quantity and rows[0] is not None and rows[0].name in sizes[0].survey.scored else 0.0
-    return Expected(fold, fold - slack, fold)
+        return None, ""
+    own = [r for r in rows if r is not None]
+    fold = _slope(x, [math.log(abs(r.fold) or 1.0) for r in own])
+    slack = ATTENTION if "change" in line.quantity and own[0].name in sizes[0].survey.scored else 0.0
+    return Expected(fold, fold - slack, fold), _carried(fold, own[0].name, sizes)
+
+
+def _carried(fold: float, name: str, sizes: Sequence[Size]) -> str:
+    """Which multiplier a parameter carries, where that grows or shrinks: of the attention scores or of the readout."""
+    return "" if abs(fold) < 0.1 else "scores" if name in sizes[0].survey.scored else "readout"
 
 
 def _named(sizes: Sequence[Size], axis: str) -> dict[str, list[list[str]]]:
@@ -236,8 +242,9 @@ def _updates(sizes: Sequence[Size], axis: str, x: np.ndarray, complete: bool) ->
         want = 0.0 if inner else _slope(x, [math.log(r.u) for r in rows])
         spectral = any(_spectral(cls) for cls in sizes[0].trials[0].optimizer)
         judged = y.shape[-1] - 1 if matrix and not spectral else None
+        carries = _carried(_slope(x, [math.log(abs(r.fold) or 1.0) for r in rows]), names[0][0], sizes)
         slack = ATTENTION if axis == "width" and rows[-1].name in sizes[-1].survey.scored else 0.0
-        found.append(Line(module, "update", axis, x, y, Expected(want, want - slack, want), judged, rows[-1].role, "inner" if inner else rows[-1].place))
+        found.append(Line(module, "update", axis, x, y, Expected(want, want - slack, want), judged, rows[-1].role, "inner" if inner else rows[-1].place, carries))
     return found
 
 
@@ -271,10 +278,7 @@ def _rates(sizes: Sequence[Size], axis: str, x: np.ndarray) -> list[Line]:
             folds.append(math.log(abs(row.fold) or 1.0))
         if len(rates) < len(sizes):
             continue
-        off, fold = _slope(x, rates) - _slope(x, wanted), _slope(x, folds)
-        carries = ""
-        if abs(fold) > 0.1 and off * fold < 0:
-            carries = "scores" if any(module.startswith(score.name + ".") for score in sizes[0].survey.scores) else "readout"
+        carries = _carried(_slope(x, folds), names[0][0], sizes)
         found.append(Line(module, "lr", axis, x, np.asarray(rates)[:, None, None], exact(_slope(x, wanted)), 0, role, place, carries, given=True))
         kinds = {family(cls, {}).decay for cls in sizes[0].trials[0].optimizer}
         if min(decays) > 0 and "coupled" not in kinds:

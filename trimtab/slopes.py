@@ -95,6 +95,8 @@ def judge(found: Fit, low: float, high: float, tolerance: float = TOLERANCE, *, 
         against = outside(found.slope - math.copysign(found.sure, off), low, high) * off > 0
         hints = outside(found.low if off > 0 else found.high, low, high) * off > 0
         return "bad" if against else "unsure" if alone or hints else "good"
+    if abs(off) > tolerance:  # it settles, if the noise allows to say so
+        return "good" if (found.high - found.low) / 2 <= tolerance or not alone else "unsure"
     narrow = low - tolerance - BEYOND < found.low and found.high < high + tolerance + BEYOND
     return "good" if narrow or not alone else "unsure"
 

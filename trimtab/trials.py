@@ -82,11 +82,11 @@ def run(setup: Setup, width: int, depth: int, seeds: int) -> Size:
         shared: Parametrization | None = None
         for seed in range(seeds):
             torch.manual_seed(seed)
-            model = built(setup, width, depth)
+            model = built(setup.build, width, depth, device=setup.device)
             rows, note = None, ""
             if setup.scheme is not None:
                 if shared is None:
-                    base = built(setup, *setup.base)
+                    base = built(setup.build, *setup.base, device=setup.device)
                     shared = parametrize(model, base, scheme=setup.scheme, gamma0=setup.gamma0, example=setup.example, overrides=setup.overrides)
                 else:
                     shared.apply(model)
@@ -104,16 +104,17 @@ def run(setup: Setup, width: int, depth: int, seeds: int) -> Size:
     return found
 
 
-def built(setup: Setup, width: int, depth: int) -> nn.Module:
+def built(build: Callable[[int, int], nn.Module], width: int, depth: int, *, device: torch.device | None = None) -> nn.Module:
+    """The user's model at one size, in training mode."""
     try:
-        model = setup.build(width, depth)
+        model = build(width, depth)
     except TrimtabError:
         raise
     except Exception as error:
         raise InputError(f"build(width={width}, depth={depth}) raised {type(error).__name__}: {error}.") from error
     if not isinstance(model, nn.Module):
         raise InputError(f"build must return an nn.Module: build({width}, {depth}) returned {type(model).__name__}.")
-    model = model.to(setup.device) if setup.device is not None else model
+    model = model.to(device) if device is not None else model
     return model.train()
 
 
@@ -132,7 +133,7 @@ def _asked(setup: Setup, model: nn.Module, shared: Parametrization | None) -> tu
     if shared is not None and setup.judged_as == yardstick(shared.scheme) and shared.scheme.width == "mup" and shared.scheme.alpha == setup.judged_as.alpha:
         return shared, ""
     try:
-        base = built(setup, *setup.base)
+        base = built(setup.build, *setup.base, device=setup.device)
         return parametrize(model, base, scheme=setup.judged_as, gamma0=setup.gamma0, example=setup.example, overrides=setup.overrides, apply=False), ""
     except TrimtabError as error:
         if setup.scheme is not None:
