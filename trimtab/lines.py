@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from trimtab.expectations import Expected, exact, expected
+from trimtab.gauges import carried_by_readout
 from trimtab.optimizers import family
 from trimtab.pairing import loose_template, template
 from trimtab.rules import Scheme
@@ -55,6 +56,7 @@ def lines(sizes: Sequence[Size], axis: str, scheme: Scheme, *, own: bool, comple
         complete: ask that inner matrices of branches learn alike at every depth, whatever alpha the scheme has.
     """
     assert scheme.alpha is not None
+    sizes = _as_written(sizes, axis) if own else sizes
     x = np.log([float(s.width if axis == "width" else s.depth) for s in sizes])
     found = _streams(sizes, axis, x, scheme.alpha) + _outputs(sizes, axis, x, scheme.alpha)
     plain = not found[0].quantity.startswith("stream")  # no residual stream: the layers must speak
@@ -66,6 +68,20 @@ def lines(sizes: Sequence[Size], axis: str, scheme: Scheme, *, own: bool, comple
         y = _log(np.stack([np.stack([t.sharpness for t in s.trials]) for s in sizes]))  # type: ignore[misc]
         found.append(Line("loss", "sharpness", axis, x, y, exact(0.0), None))
     return found
+
+
+def _as_written(sizes: Sequence[Size], axis: str) -> Sequence[Size]:
+    """The sizes, seen in the gauge the user's rates were written in."""
+    other = carried_by_readout(sizes)
+    if other is None:
+        return sizes
+    x = np.log([float(s.width if axis == "width" else s.depth) for s in sizes])
+
+    def misfits(own: Sequence[Size]) -> int:
+        rates = [line for line in _rates(own, axis, x) if line.quantity == "lr" and line.expected is not None]
+        return sum(abs(_slope(x, line.y[:, 0, 0]) - line.expected.slope) > 0.1 for line in rates if line.expected is not None)
+
+    return other if misfits(sizes) and not misfits(other) else sizes
 
 
 def _means(found: Sequence[Line], quantities: Sequence[str]) -> list[Line]:
@@ -129,13 +145,13 @@ def _streams(sizes: Sequence[Size], axis: str, x: np.ndarray, alpha: float) -> l
             members = _kinds([own[k].branches for own in stacks], k)
         for module, keys in places:
             found += _pair(module, "stream", axis, own_x, sizes, keys, own_alpha)
-        end = [("stream", k, n) for n in counts]
+        ends = {id(s): ("stream", k, n) for s, n in zip(sizes, counts, strict=True)}
         for module, keys in members:
             pair = _pair(module, "branch", axis, own_x, sizes, keys, own_alpha)
             for line in pair:
                 if "change" in line.quantity and module.endswith((" first", " last")):
                     line.judged = None  # one block of a few: the mean over its kind is asked
-                beside = _gather(sizes, lambda s, t, c=line.quantity: [(t.change if "change" in c else t.size)[end[sizes.index(s)]]])  # noqa: B023
+                beside = _gather(sizes, lambda s, t, c=line.quantity: [(t.change if "change" in c else t.size)[ends[id(s)]]])  # noqa: B023
                 if line.judged is not None and not np.nanmax(line.y[:, :, line.judged] - beside[:, :, line.judged]) > math.log(NEGLIGIBLE):
                     line.judged = None
             found += pair
@@ -252,7 +268,7 @@ def _spectral(cls: object) -> bool:
     return "muon" in getattr(cls, "__name__", "").lower()
 
 
-def _slope(x: np.ndarray, y: Sequence[float]) -> float:
+def _slope(x: np.ndarray, y: Sequence[float] | np.ndarray) -> float:
     dx = x - x.mean()
     return float((dx * np.asarray(y)).sum() / (dx**2).sum())
 
