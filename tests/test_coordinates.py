@@ -242,6 +242,31 @@ def test_json_and_figure(failed):
         trimtab.Check.from_json("{}")
 
 
+def test_features(failed):
+    table = failed.features
+    assert list(table.columns) == ["axis", "quantity", "module", "size", "speed"] and (table["speed"] > 0).all()
+    lazy = run("one matrix", "ntk", widths=[32, 128], depths=None, seeds=2).features
+    speed = lazy[(lazy["quantity"] == "stream") & (lazy["module"] == "blocks.2.fc after")].set_index("size")["speed"]
+    assert speed.iloc[1] < 0.7 * speed.iloc[0]
+
+
+def test_strange_optimizers_are_measured_and_said():
+    def optimizer(model, width, depth):
+        return optim.RAdam(model.parameters(), lr=1e-3)
+
+    found = trimtab.check(ResidualMLP, [32, 64, 128], None, base=(32, 3), data=points, scheme=None, optimizer=optimizer, lr=None, seeds=2)
+    assert any("RAdam" in note for note in found.notes) and "lr" not in set(found.slopes["quantity"])
+
+
+def test_two_optimizers_at_once():
+    def optimizers(model, width, depth):
+        p = trimtab.parametrize(model, ResidualMLP(32, 3), example=points(0)[0])
+        return [p.optimizer(optim.Muon, lr=2e-3, only="matrices"), p.optimizer(optim.AdamW, lr=1e-3, only="rest")]
+
+    found = trimtab.check(ResidualMLP, [32, 64, 128], [3, 6, 12], base=(32, 3), data=points, scheme=None, expect="depth-mup", optimizer=optimizers)
+    assert found.verdict == "PASS", str(found)
+
+
 def test_text(failed):
     text = str(failed)
     assert text.startswith("FAIL  (width ") and "culprits:" in text and "branch not scaled" in text
@@ -276,7 +301,7 @@ def test_divergence_of_large_sizes_fails():
 
 def test_all_faults_at_once():
     with pytest.raises(trimtab.InputError) as error:
-        trimtab.check(3, [], [0, 2], base=(4,), data=None, scheme="depthmup", optimizer=optim.AdamW, lr=-1, steps=0, seeds=0)
+        trimtab.check(3, "32", [0, 2], base=(4,), data=None, scheme="depthmup", optimizer=optim.AdamW, lr=-1, steps=0, seeds=0)
     for word in ("build", "widths", "depths", "base", "data", "scheme", "lr", "steps", "seeds"):
         assert f"- {word}" in str(error.value), word
 
@@ -292,6 +317,7 @@ def test_all_faults_at_once():
         (dict(data=lambda step: 1 / 0), "ZeroDivisionError"),
         (dict(widths=[32], depths=[3]), "two sizes"),
         (dict(build=lambda n, L: 3), "nn.Module"),
+        (dict(build=lambda n, L: ResidualMLP(32, L), scheme="mup"), "must follow width"),
         (dict(build=lambda n, L: 1 / 0), "ZeroDivisionError"),
     ],
 )

@@ -30,14 +30,14 @@ from trimtab.verdicts import Check, decide
 
 def check(
     build: Callable[[int, int], nn.Module],
-    widths: Sequence[int],
-    depths: Sequence[int],
+    widths: Sequence[int] | None,
+    depths: Sequence[int] | None,
     *,
     base: tuple[int, int],
     data: Callable[[int], Any],
     scheme: str | Scheme | None = "depth-mup",
     optimizer: Any = torch.optim.AdamW,
-    lr: float = 1e-3,
+    lr: float | None = 1e-3,
     steps: int = 5,
     seeds: int = 3,
     loss: Callable[[Any, Any], Tensor] | None = None,
@@ -52,8 +52,8 @@ def check(
 
     Args:
         build: `build(width, depth) -> nn.Module`.
-        widths: sizes measured at the base depth; one width only leaves the axis out.
-        depths: sizes measured at the base width.
+        widths: sizes measured at the base depth; none or one leaves that axis out.
+        depths: sizes measured at the base width; likewise.
         base: (width, depth) of the model that was tuned.
         data: `data(step) -> batch`: a dict (then `model(**batch).loss` is used) or (inputs, target). The first batch is
             also the probe on which everything is measured.
@@ -87,6 +87,7 @@ def check(
     >>> found.verdict, check(build, [32], [4, 8, 16], base=(32, 4), data=lambda step: (x, x[:, :4].argmax(-1)), scheme="mup").verdict
     ('PASS', 'FAIL')
     """
+    widths, depths = [] if widths is None else widths, [] if depths is None else depths
     problems = _problems(build, widths, depths, base, data, scheme, optimizer, lr, steps, seeds, loss, expect, hyper, gamma0)
     if problems:
         raise faults("check(build, widths, depths, base=..., data=...):", problems)
@@ -100,7 +101,7 @@ def check(
     where = next((p.device for p in model.parameters()), None)
     batches = [moved(_batch(data, step), where) for step in range(steps)]
     setup = Setup(
-        build, base, batches, inputs_of(batches[0]), chosen, judged_as, optimizer, lr, dict(hyper or {}), loss, overrides, gamma0, torch.device(device) if device else None
+        build, base, batches, inputs_of(batches[0]), chosen, judged_as, optimizer, lr or 0.0, dict(hyper or {}), loss, overrides, gamma0, torch.device(device) if device else None
     )  # fmt: skip
     if sharpness:
         from trimtab.curvature import effective_sharpness
@@ -115,6 +116,7 @@ def check(
         for place in places:
             if place not in sizes:
                 sizes[place] = run(setup, *place, seeds)
+        _grows([sizes[p] for p in places], axis)
         found += lines([sizes[p] for p in places], axis, judged_as, own=own, complete=complete)
     notes = list(dict.fromkeys(s.note for s in sizes.values() if s.note))
     if not complete and judged_as.alpha is not None and judged_as.alpha < 1 and "depth" in axes and _inner(sizes.values()):
@@ -130,6 +132,17 @@ def check(
         depths=[d for _, d in axes.get("depth", [])],
     )
     return decide(found, list(axes), about, notes, said.alpha if said else 0.5, steps)
+
+
+def _grows(sizes: Sequence[Size], axis: str) -> None:
+    """Every size must be another model, or a flat slope would mean nothing."""
+    seen: dict[tuple[int, ...], Size] = {}
+    for s in sizes:
+        key = (s.numbers, *(len(stack.branches) for stack in s.survey.stacks))
+        if key in seen:
+            a, b = ((o.width if axis == "width" else o.depth) for o in (seen[key], s))
+            raise InputError(f"build(width, depth) must follow {axis}: it gives the same number of parameters and branches at {axis} {a} and {b}.")
+        seen[key] = s
 
 
 def _inner(sizes: Iterable[Size]) -> bool:
@@ -158,7 +171,7 @@ def _problems(
     problems = [f"{name} must be callable: got {value!r}" for name, value in (("build", build), ("data", data)) if not callable(value)]
     sizes = {}
     for name, values in (("widths", widths), ("depths", depths)):
-        good = isinstance(values, Sequence) and not isinstance(values, str) and len(values) and all(_whole(v) for v in values)
+        good = isinstance(values, Sequence) and not isinstance(values, str) and all(_whole(v) for v in values)
         if not good:
             problems.append(f"{name} must be a list of whole numbers >= 1: got {values!r}")
         else:
@@ -170,7 +183,7 @@ def _problems(
     for name, value in (("steps", steps), ("seeds", seeds)):
         if not _whole(value):
             problems.append(f"{name} must be a whole number >= 1: got {value!r}")
-    if isinstance(lr, bool) or not isinstance(lr, int | float) or not 0 < lr < math.inf:
+    if (lr is not None or scheme is not None) and (isinstance(lr, bool) or not isinstance(lr, int | float) or not 0 < lr < math.inf):
         problems.append(f"lr must be a finite number > 0: got {lr!r}")
     if isinstance(gamma0, bool) or not isinstance(gamma0, int | float) or not 0 < gamma0 < math.inf:
         problems.append(f"gamma0 must be a finite number > 0: got {gamma0!r}")

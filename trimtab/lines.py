@@ -2,7 +2,7 @@
 
 Over **width** (at the base depth) every size has the same modules, and each is a line of its own. Over **depth** (at the
 base width) blocks have no twins, so what is compared is the stream at the start, middle and end of each stack, and for
-each kind of branch the mean over the stack (of logarithms), its first and its last. The abscissa is then the number of
+each kind of branch the first, the mean (of logarithms) of the others, and the last. The abscissa is then the number of
 branches in that stack; a stack that does not grow is asked to stay as it is.
 """
 
@@ -159,17 +159,23 @@ def _streams(sizes: Sequence[Size], axis: str, x: np.ndarray, alpha: float) -> l
 
 
 def _kinds(names: list[tuple[str, ...]], k: int) -> list[tuple[str, list[list[Key]]]]:
-    """Branches by kind: the mean of all, the first and the last of each, where every size has that kind."""
+    """Branches by kind: the first of each, the mean of the others, the last, where every size has that kind.
+
+    The first reads what an embedding or a stem wrote, often of another size than the stream later on; in a mean it would
+    count for less and less as depth grows.
+    """
     for how in (template, loose_template, lambda _: "branches"):
         kinds = [{kind: [i for i, n in enumerate(own) if how(n.split("#")[0]) == kind] for kind in dict.fromkeys(how(n.split("#")[0]) for n in own)} for own in names]
         if all(set(kind) == set(kinds[0]) for kind in kinds):
             break
     found = []
     for kind in kinds[0]:
-        members = [[("branch", k, i) for i in own[kind]] for own in kinds]
-        found.append((kind, members))
+        members: list[list[Key]] = [[("branch", k, i) for i in own[kind]] for own in kinds]
         if all(len(m) > 1 for m in members):
+            found.append((kind, [m[1:] for m in members]))
             found += [(f"{kind} first", [m[:1] for m in members]), (f"{kind} last", [m[-1:] for m in members])]
+        else:
+            found.append((kind, members))
     return found
 
 
@@ -208,6 +214,8 @@ def _of_layer(line: Line, sizes: Sequence[Size], module: str, x: np.ndarray) -> 
     own = [r for r in rows if r is not None]
     fold = _slope(x, [math.log(abs(r.fold) or 1.0) for r in own])
     slack = ATTENTION if "change" in line.quantity and own[0].name in sizes[0].survey.scored else 0.0
+    if own[0].role == "input" and own[0].place != "outside":
+        slack = 0.5  # reads an internal readout (a step size, a router, a low rank), which starts like N^-1/2
     return Expected(fold, fold - slack, fold), _carried(fold, own[0].name, sizes)
 
 
@@ -256,7 +264,7 @@ def _updates(sizes: Sequence[Size], axis: str, x: np.ndarray, complete: bool) ->
             and len({r.m_L for r in rows}) > 1
         )
         want = 0.0 if inner else _slope(x, [math.log(r.u) for r in rows])
-        spectral = any(_spectral(cls) for cls in sizes[0].trials[0].optimizer)
+        spectral = any(_spectral(cls) for cls, _ in sizes[0].trials[0].optimizers)
         judged = y.shape[-1] - 1 if matrix and not spectral else None
         carries = _carried(_slope(x, [math.log(abs(r.fold) or 1.0) for r in rows]), names[0][0], sizes)
         slack = ATTENTION if axis == "width" and rows[-1].name in sizes[-1].survey.scored else 0.0
@@ -277,9 +285,11 @@ def _rates(sizes: Sequence[Size], axis: str, x: np.ndarray) -> list[Line]:
     """The rates and decays the optimizers were given, beside what each parameter's role asks for."""
     found: list[Line] = []
     factors = []
+    if any(s.note for s in sizes):
+        return found
     for s in sizes:
         assert s.rows is not None
-        factors.append([s.rows.factors(cls) for cls in s.trials[0].optimizer])
+        factors.append([s.rows.factors(cls, **flags) for cls, flags in s.trials[0].optimizers])
     for module, names in _named(sizes, axis).items():
         rates, wanted, decays, folds, role, place = [], [], [], [], "", ""
         for s, own, tables in zip(sizes, names, factors, strict=True):
@@ -296,7 +306,7 @@ def _rates(sizes: Sequence[Size], axis: str, x: np.ndarray) -> list[Line]:
             continue
         carries = _carried(_slope(x, folds), names[0][0], sizes)
         found.append(Line(module, "lr", axis, x, np.asarray(rates)[:, None, None], exact(_slope(x, wanted)), 0, role, place, carries, given=True))
-        kinds = {family(cls, {}).decay for cls in sizes[0].trials[0].optimizer}
+        kinds = {family(cls, flags).decay for cls, flags in sizes[0].trials[0].optimizers}
         if min(decays) > 0 and "coupled" not in kinds:
             found.append(Line(module, "lr x decay", axis, x, _log(np.asarray(decays))[:, None, None], exact(0.0), 0, role, place, given=True))
     return found

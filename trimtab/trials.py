@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from trimtab.errors import InputError, StructureError, TrimtabError
 from trimtab.expectations import yardstick
+from trimtab.optimizers import family
 from trimtab.parametrization import Parametrization
 from trimtab.planning import parametrize
 from trimtab.recording import as_call
@@ -25,6 +26,7 @@ from trimtab.rules import Scheme
 from trimtab.watching import Sampler, Survey, look, output_of, survey
 
 Key = tuple[str, int, int]
+FLAGS = ("adjust_lr_fn", "decoupled_weight_decay")
 
 
 @dataclasses.dataclass
@@ -60,6 +62,7 @@ class Size:
     rows: Parametrization | None  # what transfer asks of each parameter; None where the structure could not be told
     note: str = ""
     trials: list[Trial] = dataclasses.field(default_factory=list)
+    numbers: int = 0  # how many parameters it has
 
 
 @dataclasses.dataclass
@@ -72,7 +75,7 @@ class Trial:
     rates: dict[str, dict[str, float]]  # name -> lr, weight_decay
     losses: np.ndarray
     sharpness: np.ndarray | None = None
-    optimizer: Any = None  # its class
+    optimizers: list[tuple[Any, dict[str, Any]]] = dataclasses.field(default_factory=list)  # class, and the flags its law depends on
 
 
 def run(setup: Setup, width: int, depth: int, seeds: int) -> Size:
@@ -98,7 +101,9 @@ def run(setup: Setup, width: int, depth: int, seeds: int) -> Size:
             if found is None:
                 rows, note = _asked(setup, model, shared)
                 where = survey(model, setup.example, branch=setup.said("branch"), skip=setup.said("skip"))
-                found = Size(width, depth, where, rows, note)
+                found = Size(width, depth, where, rows, note, numbers=sum(p.numel() for p in model.parameters()))
+                if setup.scheme is None:
+                    found.note = found.note or _strange(optimizers)
             found.trials.append(_train(setup, model, optimizers, found.survey, seed))
     assert found is not None
     return found
@@ -128,6 +133,16 @@ def _usable(optimizers: list[Any], model: nn.Module, width: int, depth: int) -> 
             raise InputError(f"the optimizer must train the model it was given: at ({width}, {depth}) {strange} of its parameters are of another model.")
 
 
+def _strange(optimizers: list[Any]) -> str:
+    """Why the rates of these optimizers cannot be compared with roles, if so."""
+    try:
+        for o in optimizers:
+            family(type(o), {k: v for k, v in getattr(o, "defaults", {}).items() if k in FLAGS})
+    except TrimtabError as error:
+        return f"rates were not compared with their roles: {str(error).splitlines()[0]}"
+    return ""
+
+
 def _asked(setup: Setup, model: nn.Module, shared: Parametrization | None) -> tuple[Parametrization | None, str]:
     """What transfer asks of each parameter, seen from the model as it stands."""
     if shared is not None and setup.judged_as == yardstick(shared.scheme) and shared.scheme.width == "mup" and shared.scheme.alpha == setup.judged_as.alpha:
@@ -146,8 +161,8 @@ def _train(setup: Setup, model: nn.Module, optimizers: list[Any], where: Survey,
     names = {name: p for name, p in model.named_parameters() if p.requires_grad}
     weights = {name: sampler(p) for name, p in names.items()}
     start, where = _seen(setup, model, where, sampler)
-    trial = Trial({k: [rms(v)] for k, v in start.items()}, {k: [0.0] for k in start}, {n: [0.0] for n in names}, _rates(model, optimizers), [], None, None)  # type: ignore[arg-type]
-    trial.optimizer = [type(o) for o in optimizers]
+    trial = Trial({k: [rms(v)] for k, v in start.items()}, {k: [0.0] for k in start}, {n: [0.0] for n in names}, _rates(model, optimizers), [])  # type: ignore[arg-type]
+    trial.optimizers = [(type(o), {k: v for k, v in getattr(o, "defaults", {}).items() if k in FLAGS}) for o in optimizers]
     sharpness: list[float] = []
     for batch in setup.batches:
         if setup.after_step is not None:

@@ -77,6 +77,19 @@ class Check:
 
         return pandas.DataFrame(self.points, columns=["module", "quantity", "axis", "step", "size", "seed", "value"])
 
+    @property
+    def features(self) -> pandas.DataFrame:
+        """Feature speed: how far training moved each value relative to its start, mean over seeds; lazy where that dies out with size.
+
+        Columns: axis, quantity, module, size, speed.
+        """
+        points = self.measurements
+        start, last = points[points["step"] == 0], points[points["step"] == points["step"].max()]
+        moved = last[last["quantity"].str.endswith(" change")].assign(quantity=lambda t: t["quantity"].str.removesuffix(" change"))
+        both = moved.merge(start, on=["module", "quantity", "axis", "size", "seed"], suffixes=("", "_start"))
+        both["speed"] = both["value"] / both["value_start"]
+        return both.groupby(["axis", "quantity", "module", "size"], sort=False)["speed"].mean().reset_index()
+
     def __bool__(self) -> bool:
         return self.verdict == "PASS"
 
