@@ -196,6 +196,24 @@ def test_structures_run(name):
     assert found.verdicts and len(found.slopes), str(found)
 
 
+@pytest.mark.parametrize("name", ["gpt2", "llama-gqa", *(pytest.param(n, marks=pytest.mark.full) for n in ("vit", "resnet", "mamba", "albert"))])
+def test_published_families(name):
+    """Unmodified classes of transformers, with the loss they compute themselves."""
+    families = pytest.importorskip("families")
+    build, example, _, _ = families.FAMILIES[name]
+
+    def data(step):
+        g = torch.Generator().manual_seed(step)
+        if "pixel_values" in example:
+            x = torch.randn(16, 3, 32, 32, generator=g)
+            return dict(pixel_values=x, labels=(x[:, :, :16].mean((1, 2, 3)) > 0).long())
+        ids = torch.randint(1, 4, (8, 16), generator=g).cumsum(1) % 64
+        return dict(input_ids=ids, labels=ids)
+
+    found = trimtab.check(build, [32, 64, 128], [2, 4, 8], base=(32, 2), data=data, scheme="completep")
+    assert found.verdict != "FAIL", str(found)
+
+
 def test_samples_are_bounded_and_stay():
     sampler, big = Sampler(), torch.randn(10 * COORDINATES)
     assert sampler(big).numel() == COORDINATES and torch.equal(sampler(big), sampler(big))

@@ -19,6 +19,7 @@ from trimtab.expectations import Expected, exact, expected
 from trimtab.gauges import carried_by_readout
 from trimtab.optimizers import family
 from trimtab.pairing import loose_template, template
+from trimtab.rows import Row
 from trimtab.rules import Scheme
 from trimtab.slopes import OF_CHANGES, TOLERANCE
 from trimtab.trials import Key, Size, Trial
@@ -214,9 +215,13 @@ def _of_layer(line: Line, sizes: Sequence[Size], module: str, x: np.ndarray) -> 
     own = [r for r in rows if r is not None]
     fold = _slope(x, [math.log(abs(r.fold) or 1.0) for r in own])
     slack = ATTENTION if "change" in line.quantity and own[0].name in sizes[0].survey.scored else 0.0
-    if own[0].role == "input" and own[0].place != "outside":
-        slack = 0.5  # reads an internal readout (a step size, a router, a low rank), which starts like N^-1/2
+    slack = max(slack, _reads_a_readout(own[-1]))
     return Expected(fold, fold - slack, fold), _carried(fold, own[0].name, sizes)
+
+
+def _reads_a_readout(row: Row) -> float:
+    """Inside a branch, a fan-in that does not grow is an internal readout (a step size, a low rank), which starts like N^-1/2."""
+    return 0.5 if row.role == "input" and row.place != "outside" else 0.0
 
 
 def _carried(fold: float, name: str, sizes: Sequence[Size]) -> str:
@@ -268,6 +273,7 @@ def _updates(sizes: Sequence[Size], axis: str, x: np.ndarray, complete: bool) ->
         judged = y.shape[-1] - 1 if matrix and not spectral else None
         carries = _carried(_slope(x, [math.log(abs(r.fold) or 1.0) for r in rows]), names[0][0], sizes)
         slack = ATTENTION if axis == "width" and rows[-1].name in sizes[-1].survey.scored else 0.0
+        slack = max(slack, _reads_a_readout(rows[-1]) if axis == "width" else 0.0)
         found.append(Line(module, "update", axis, x, y, Expected(want, want - slack, want), judged, rows[-1].role, "inner" if inner else rows[-1].place, carries))
     return found
 
