@@ -32,8 +32,8 @@ def checking(command: Check) -> int:
             problems.append(str(error))
             return None
 
-    build = found(command.build)
-    data = found(command.data) if command.data else beside(build, "data") if build else None
+    build: Any = found(command.build)
+    data: Any = found(command.data) if command.data else beside(build, "data") if build else None
     loss = found(command.loss) if command.loss else beside(build, "loss") if build else None
     own = ":" in command.optimizer
     optimizer = found(command.optimizer) if own else getattr(torch.optim, command.optimizer, None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
 from plotly.colors import qualitative
@@ -17,7 +17,7 @@ SHOWN = 12  # curves in a panel: the worst, then the first
 
 def draw(check: Check) -> go.Figure:
     """One panel per judged quantity and axis; a curve per module through the mean of the seeds, the seeds as dots."""
-    rows = check.slopes
+    rows: Any = check.slopes
     rows = rows[rows["answer"] != ""]
     axes, quantities = list(check.verdicts), list(dict.fromkeys(rows["quantity"]))
     panels = [(q, a) for q in quantities for a in axes if ((rows["quantity"] == q) & (rows["axis"] == a)).any()]
@@ -26,9 +26,9 @@ def draw(check: Check) -> go.Figure:
     figure = make_subplots(
         rows=max(1, math.ceil(len(panels) / columns)), cols=columns, subplot_titles=titles or None, vertical_spacing=0.35 / max(1, math.ceil(len(panels) / columns))
     )
-    points = check.measurements
+    points: Any = check.measurements
     for n, (quantity, axis) in enumerate(panels):
-        place = dict(row=n // columns + 1, col=n % columns + 1)
+        place: dict[str, Any] = dict(row=n // columns + 1, col=n % columns + 1)
         own = rows[(rows["quantity"] == quantity) & (rows["axis"] == axis)]
         own = own.sort_values("answer", key=lambda a: a.map({"bad": 0, "unsure": 1, "good": 2}), kind="stable")[:SHOWN]
         for i, row in enumerate(own.itertuples()):

@@ -83,7 +83,7 @@ class Check:
 
         Columns: axis, quantity, module, size, speed.
         """
-        points = self.measurements
+        points: Any = self.measurements
         start, last = points[points["step"] == 0], points[points["step"] == points["step"].max()]
         moved = last[last["quantity"].str.endswith(" change")].assign(quantity=lambda t: t["quantity"].str.removesuffix(" change"))
         both = moved.merge(start, on=["module", "quantity", "axis", "size", "seed"], suffixes=("", "_start"))
