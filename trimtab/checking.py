@@ -45,6 +45,7 @@ def checking(command: Check) -> int:
         problems.append(f"figure must be in a folder that exists: got {command.figure}")
     if problems:
         raise faults("trimtab check:", problems)
+    assert build is not None and data is not None
     base = (command.base_width, command.base_depth)
     result = check(
         build,
