@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from trimtab.errors import InputError, TrimtabError, faults
 from trimtab.expectations import yardstick
-from trimtab.lines import lines
+from trimtab.profiles import lines
 from trimtab.rules import Scheme, as_scheme
 from trimtab.trials import Setup, Size, built, inputs_of, moved, run
 from trimtab.verdicts import Check, decide

@@ -12,7 +12,7 @@ import numpy as np
 
 from trimtab.errors import InputError
 from trimtab.expectations import cause
-from trimtab.lines import ALL, Line
+from trimtab.profiles import ALL, Line
 from trimtab.pairing import template
 from trimtab.slopes import Fit, fit, judge, outside, seeds_needed
 
