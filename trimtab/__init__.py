@@ -9,7 +9,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from trimtab import testing as testing
     from trimtab import theory
+    from trimtab.coordinates import check
     from trimtab.errors import InputError, OptimizerError, StructureError, TrimtabError
     from trimtab.optima import Transfer, transfer
     from trimtab.parametrization import Parametrization
@@ -17,11 +19,14 @@ if TYPE_CHECKING:
     from trimtab.reporting import report
     from trimtab.rules import Scheme
     from trimtab.sweeps.engine import sweep
+    from trimtab.verdicts import Check
 
 __version__ = "0.1.0"
 
 _HOME = {
     "parametrize": "planning",
+    "check": "coordinates",
+    "Check": "verdicts",
     "Parametrization": "parametrization",
     "Scheme": "rules",
     "sweep": "sweeps.engine",
@@ -34,12 +39,27 @@ _HOME = {
     "OptimizerError": "errors",
 }
 
-__all__ = ["InputError", "OptimizerError", "Parametrization", "Scheme", "StructureError", "Transfer", "TrimtabError", "parametrize", "report", "sweep", "theory", "transfer"]
+__all__ = [
+    "Check",
+    "InputError",
+    "OptimizerError",
+    "Parametrization",
+    "Scheme",
+    "StructureError",
+    "Transfer",
+    "TrimtabError",
+    "check",
+    "parametrize",
+    "report",
+    "sweep",
+    "theory",
+    "transfer",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "theory":
-        return importlib.import_module("trimtab.theory")
+    if name in ("theory", "testing"):
+        return importlib.import_module(f"trimtab.{name}")
     if name in _HOME:
         value = getattr(importlib.import_module(f"trimtab.{_HOME[name]}"), name)
         globals()[name] = value
@@ -48,4 +68,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME, "theory"})
+    return sorted({*globals(), *_HOME, "theory", "testing"})

@@ -3,6 +3,7 @@
     trimtab demo
     trimtab explain pkg.mod:build --width 512 --depth 24 --base-width 128 --base-depth 4
     trimtab explain --hf llama    --width 4096 --depth 32 --base-width 256 --base-depth 4
+    trimtab check   pkg.mod:build --widths 64 128 256 --depths 2 4 8 --base-width 64 --base-depth 2
 
     trimtab train    run.toml
     trimtab new      sweep.toml
@@ -229,9 +230,57 @@ class Report:
         return reporting(self)
 
 
+@dataclasses.dataclass
+class Check:
+    """Coordinate check: do hyperparameters transfer over width and depth? Exit code 0 PASS, 1 FAIL, 3 INCONCLUSIVE."""
+
+    build: tyro.conf.Positional[str]
+    """Your `build(width, depth) -> nn.Module`, as pkg.mod:function or file.py:function. Its module may have `data(step)` and `loss(output, target)`."""
+    base_width: int
+    """Width of the model you tuned; depths are measured at it."""
+    base_depth: int
+    """Its depth; widths are measured at it."""
+    widths: tuple[int, ...] = ()
+    """Widths to measure. Default: the base's times 1, 2, 4, 8."""
+    depths: tuple[int, ...] = ()
+    """Depths to measure. Default: the base's times 1, 2, 4, 8."""
+    data: str | None = None
+    """Your `data(step)`, a dict or (inputs, target), if not `data` beside build; `data(split, seed, step)` is taken too."""
+    loss: str | None = None
+    """Your `loss(output, target)`, if not `loss` beside build, nor cross-entropy."""
+    scheme: str = "depth-mup"
+    """sp, ntk, mup, depth-mup or completep."""
+    optimizer: str = "AdamW"
+    """Class in torch.optim; or your own set-up `(model, width, depth) -> optimizer` as pkg.mod:function, measured as it is against --expect."""
+    expect: str | None = None
+    """With an optimizer of your own: the scheme whose predictions it is measured against (default depth-mup)."""
+    lr: float = 1e-3
+    """Base learning rate."""
+    weight_decay: float | None = None
+    """Base weight decay, if not the optimizer's default."""
+    steps: int = 5
+    """Training steps."""
+    seeds: int = 3
+    """Initialisations at every size."""
+    sharpness: bool = False
+    """Also follow the top eigenvalue of the Hessian."""
+    device: str | None = None
+    """Where the models are put."""
+    figure: str | None = None
+    """Write the figure to this HTML file."""
+    json: bool = False
+    """Print the check as JSON."""
+
+    def run(self) -> int:
+        from trimtab.checking import checking
+
+        return checking(self)
+
+
 Commands = (
     Annotated[Demo, tyro.conf.subcommand("demo")]
     | Annotated[Explain, tyro.conf.subcommand("explain")]
+    | Annotated[Check, tyro.conf.subcommand("check")]
     | Annotated[Train, tyro.conf.subcommand("train")]
     | Annotated[New, tyro.conf.subcommand("new")]
     | Annotated[Sweep, tyro.conf.subcommand("sweep")]

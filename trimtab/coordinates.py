@@ -1,0 +1,215 @@
+"""The coordinate check: does one set of hyperparameters move the network alike at every width and depth?
+
+    slope = d log rms / d log size        of the stream, of each branch, of the output, of what training changes in them
+
+for several seeds, over widths at the base depth and over depths at the base width, against what transfer asks for
+(`expectations`). A verdict, and the culprit first. The first such check is in arXiv 2203.03466 (section D.1), over width
+and to be read by eye.
+
+    watching -> trials -> lines -> slopes -> verdicts
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import numbers
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trimtab.errors import InputError, TrimtabError, faults
+from trimtab.expectations import yardstick
+from trimtab.profiles import lines
+from trimtab.rules import Scheme, as_scheme
+from trimtab.trials import Setup, Size, built, inputs_of, moved, run
+from trimtab.verdicts import Check, decide
+
+
+def check(
+    build: Callable[[int, int], nn.Module],
+    widths: Sequence[int] | None,
+    depths: Sequence[int] | None,
+    *,
+    base: tuple[int, int],
+    data: Callable[[int], Any],
+    scheme: str | Scheme | None = "depth-mup",
+    optimizer: Any = torch.optim.AdamW,
+    lr: float | None = 1e-3,
+    steps: int = 5,
+    seeds: int = 3,
+    loss: Callable[[Any, Any], Tensor] | None = None,
+    expect: str | Scheme | None = None,
+    hyper: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    gamma0: float = 1.0,
+    device: str | torch.device | None = None,
+    sharpness: bool = False,
+) -> Check:
+    """Check that hyperparameters transfer over width and depth, in a minute, before a cluster is spent.
+
+    Args:
+        build: `build(width, depth) -> nn.Module`.
+        widths: sizes measured at the base depth; none or one leaves that axis out.
+        depths: sizes measured at the base width; likewise.
+        base: (width, depth) of the model that was tuned.
+        data: `data(step) -> batch`: a dict (then `model(**batch).loss` is used) or (inputs, target). The first batch is
+            also the probe on which everything is measured.
+        scheme: how trimtab parametrizes each model; None for a set-up of your own.
+        optimizer: a class, built by trimtab at each size; or, with scheme=None, a callable
+            `(model, width, depth) -> optimizer` (or a list of them) that does what you do.
+        lr: base learning rate, for a class.
+        steps: training steps.  seeds: initialisations at every size.
+        loss: `loss(output, target)`, default cross-entropy; for a dict batch `loss(output, batch)`.
+        expect: the scheme whose predictions are the yardstick, for a set-up of your own (default "depth-mup"). A yardstick
+            with alpha = 1/2 predicts that inner matrices of a branch learn less and less with depth; named here, that
+            is noted and no fault.
+        hyper: the optimizer's other hyperparameters, as for the base.
+        overrides, gamma0: as for `parametrize`.
+        device: where the models are put; default: where build puts them.
+        sharpness: also follow the top eigenvalue of the Hessian in the optimizer's own metric (slower).
+
+    Returns:
+        a `Check`: `.verdict`, `.verdicts` by axis, `.culprits`, `.slopes`, `.figure()`, `.to_json()`.
+
+    >>> class Block(nn.Module):
+    ...     def __init__(self, n):
+    ...         super().__init__()
+    ...         self.fc = nn.Linear(n, n)
+    ...     def forward(self, h):
+    ...         return h + self.fc(torch.relu(h))
+    >>> def build(width, depth):
+    ...     return nn.Sequential(nn.Linear(8, width), *[Block(width) for _ in range(depth)], nn.Linear(width, 4))
+    >>> x = torch.randn(32, 8, generator=torch.Generator().manual_seed(0))
+    >>> found = check(build, [32, 64, 128], [4, 8, 16], base=(32, 4), data=lambda step: (x, x[:, :4].argmax(-1)))
+    >>> found.verdict, check(build, [32], [4, 8, 16], base=(32, 4), data=lambda step: (x, x[:, :4].argmax(-1)), scheme="mup").verdict
+    ('PASS', 'FAIL')
+    """
+    widths, depths = [] if widths is None else widths, [] if depths is None else depths
+    problems = _problems(build, widths, depths, base, data, scheme, optimizer, lr, steps, seeds, loss, expect, hyper, gamma0)
+    if problems:
+        raise faults("check(build, widths, depths, base=..., data=...):", problems)
+    own = scheme is None
+    chosen = None if own else as_scheme(scheme)  # type: ignore[arg-type]
+    judged_as = yardstick(as_scheme(expect) if expect is not None else chosen or as_scheme("depth-mup"))
+    said = as_scheme(expect) if own and expect is not None else chosen
+    base = (int(base[0]), int(base[1]))
+    with torch.random.fork_rng():
+        model = built(build, *base, device=torch.device(device) if device is not None else None)
+    where = next((p.device for p in model.parameters()), None)
+    batches = [moved(_batch(data, step), where) for step in range(steps)]
+    setup = Setup(
+        build, base, batches, inputs_of(batches[0]), chosen, judged_as, optimizer, lr or 0.0, dict(hyper or {}), loss, overrides, gamma0, torch.device(device) if device else None
+    )  # fmt: skip
+    if sharpness:
+        from trimtab.curvature import effective_sharpness
+
+        setup.after_step = effective_sharpness
+    complete = not own and expect is None
+    sizes: dict[tuple[int, int], Size] = {}
+    axes = {"width": sorted({(int(w), base[1]) for w in widths}), "depth": sorted({(base[0], int(d)) for d in depths})}
+    axes = {axis: places for axis, places in axes.items() if len(places) > 1}
+    found = []
+    for axis, places in axes.items():
+        for place in places:
+            if place not in sizes:
+                sizes[place] = run(setup, *place, seeds)
+        _grows([sizes[p] for p in places], axis)
+        found += lines([sizes[p] for p in places], axis, judged_as, own=own, complete=complete)
+    notes = list(dict.fromkeys(s.note for s in sizes.values() if s.note))
+    if not complete and judged_as.alpha is not None and judged_as.alpha < 1 and "depth" in axes and _inner(sizes.values()):
+        notes.append(f"branches have inner matrices, and {judged_as.name} predicts that these learn like depth^{judged_as.alpha - 1:.2g}; completep keeps them learning.")
+    about = dict(
+        scheme=chosen.name if chosen else f"own set-up, expected {judged_as.name}",
+        optimizer=getattr(optimizer, "__name__", type(optimizer).__name__),
+        lr=lr,
+        steps=steps,
+        seeds=seeds,
+        base=list(base),
+        widths=[w for w, _ in axes.get("width", [])],
+        depths=[d for _, d in axes.get("depth", [])],
+    )
+    return decide(found, list(axes), about, notes, said.alpha if said else 0.5, steps)
+
+
+def _grows(sizes: Sequence[Size], axis: str) -> None:
+    """Every size must be another model, or a flat slope would mean nothing."""
+    seen: dict[tuple[int, ...], Size] = {}
+    for s in sizes:
+        key = (s.numbers, *(len(stack.branches) for stack in s.survey.stacks))
+        if key in seen:
+            a, b = ((o.width if axis == "width" else o.depth) for o in (seen[key], s))
+            raise InputError(f"build(width, depth) must follow {axis}: it gives the same number of parameters and branches at {axis} {a} and {b}.")
+        seen[key] = s
+
+
+def _inner(sizes: Iterable[Size]) -> bool:
+    return any(s.survey.inner for s in sizes)
+
+
+def _batch(data: Callable[[int], Any], step: int) -> Any:
+    try:
+        batch = data(step)
+    except TrimtabError:
+        raise
+    except Exception as error:
+        raise InputError(f"data(step={step}) raised {type(error).__name__}: {error}.") from error
+    if isinstance(batch, Mapping):
+        return dict(batch)
+    if isinstance(batch, list | tuple) and len(batch) == 2:
+        return tuple(batch)
+    raise InputError(
+        f"data(step) must return a dict or (inputs, target): data({step}) returned {type(batch).__name__}{f' of {len(batch)}' if isinstance(batch, list | tuple) else ''}."
+    )
+
+
+def _problems(
+    build: Any, widths: Any, depths: Any, base: Any, data: Any, scheme: Any, optimizer: Any, lr: Any, steps: Any, seeds: Any, loss: Any, expect: Any, hyper: Any, gamma0: Any
+) -> list[str]:
+    problems = [f"{name} must be callable: got {value!r}" for name, value in (("build", build), ("data", data)) if not callable(value)]
+    sizes = {}
+    for name, values in (("widths", widths), ("depths", depths)):
+        good = isinstance(values, Sequence) and not isinstance(values, str) and all(_whole(v) for v in values)
+        if not good:
+            problems.append(f"{name} must be a list of whole numbers >= 1: got {values!r}")
+        else:
+            sizes[name] = set(values)
+    if len(sizes) == 2 and all(len(s) < 2 for s in sizes.values()):
+        problems.append(f"a slope needs two sizes: got widths {list(widths)} and depths {list(depths)}; three or more are better")
+    if not (isinstance(base, Sequence) and not isinstance(base, str) and len(base) == 2 and all(_whole(v) for v in base)):
+        problems.append(f"base must be (width, depth), two whole numbers >= 1: got {base!r}")
+    for name, value in (("steps", steps), ("seeds", seeds)):
+        if not _whole(value):
+            problems.append(f"{name} must be a whole number >= 1: got {value!r}")
+    if (lr is not None or scheme is not None) and (isinstance(lr, bool) or not isinstance(lr, int | float) or not 0 < lr < math.inf):
+        problems.append(f"lr must be a finite number > 0: got {lr!r}")
+    if isinstance(gamma0, bool) or not isinstance(gamma0, int | float) or not 0 < gamma0 < math.inf:
+        problems.append(f"gamma0 must be a finite number > 0: got {gamma0!r}")
+    if loss is not None and not callable(loss):
+        problems.append(f"loss must be callable, loss(output, target): got {loss!r}")
+    if hyper is not None and not isinstance(hyper, Mapping):
+        problems.append(f"hyper must be a dict of the optimizer's hyperparameters: got {hyper!r}")
+    for name, value in (("scheme", scheme), ("expect", expect)):
+        try:
+            _ = as_scheme(value) if value is not None else None
+        except (InputError, TypeError) as error:
+            problems.append(f"{name}: {error}")
+    a_class = inspect.isclass(optimizer)
+    if not callable(optimizer):
+        problems.append(f"optimizer must be a class, or with scheme=None a callable (model, width, depth) -> optimizer: got {optimizer!r}")
+    elif scheme is None and a_class:
+        problems.append(f"scheme=None measures your own set-up: optimizer must be a callable (model, width, depth) -> optimizer, got the class {optimizer.__name__}")
+    elif scheme is not None and not a_class and not _builds(optimizer):
+        problems.append("a callable optimizer is your own set-up: pass scheme=None and expect='depth-mup' (or another scheme), or pass an optimizer class")
+    return problems
+
+
+def _builds(optimizer: Any) -> bool:
+    """A factory that takes parameter groups, such as functools.partial(AdamW, betas=...), is as good as a class."""
+    return inspect.isclass(getattr(optimizer, "func", None))
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= 1

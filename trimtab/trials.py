@@ -1,0 +1,273 @@
+"""One trial of a coordinate check: build a model at one size from one seed, train a few steps, measure.
+
+    q(t) = rms of the value on a fixed probe batch          Delta q(t) = rms of (value at t - value at the start)
+
+The probe is the first batch; every size and seed sees the same batches. What is kept is a number per value and step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trimtab.errors import InputError, StructureError, TrimtabError
+from trimtab.expectations import yardstick
+from trimtab.optimizers import family
+from trimtab.parametrization import Parametrization
+from trimtab.planning import parametrize
+from trimtab.recording import as_call
+from trimtab.rules import Scheme
+from trimtab.watching import Sampler, Survey, look, output_of, survey
+
+Key = tuple[str, int, int]
+FLAGS = ("adjust_lr_fn", "decoupled_weight_decay")
+
+
+@dataclasses.dataclass
+class Setup:
+    """What is checked: the user's functions and numbers, the same for every trial."""
+
+    build: Callable[[int, int], nn.Module]
+    base: tuple[int, int]
+    batches: list[Any]
+    example: Any
+    scheme: Scheme | None  # None: the user's own set-up
+    judged_as: Scheme
+    optimizer: Any
+    lr: float
+    hyper: Mapping[str, Any]
+    loss: Callable[[Any, Any], Tensor] | None
+    overrides: Mapping[str, Any] | None
+    gamma0: float
+    device: torch.device | None
+    after_step: Callable[[nn.Module, list[Any], Callable[[], Tensor]], float] | None = None  # sharpness
+
+    def said(self, what: str) -> tuple[str, ...]:
+        return tuple(k for k, v in (self.overrides or {}).items() if v == what)
+
+
+@dataclasses.dataclass
+class Size:
+    """What the trials at one size share."""
+
+    width: int
+    depth: int
+    survey: Survey
+    rows: Parametrization | None  # what transfer asks of each parameter; None where the structure could not be told
+    note: str = ""
+    trials: list[Trial] = dataclasses.field(default_factory=list)
+    numbers: int = 0  # how many parameters it has
+
+
+@dataclasses.dataclass
+class Trial:
+    """Sizes and changes of every value, by step (0 is the start), and the numbers the optimizer was given."""
+
+    size: dict[Key, np.ndarray]
+    change: dict[Key, np.ndarray]
+    update: dict[str, np.ndarray]
+    rates: dict[str, dict[str, float]]  # name -> lr, weight_decay
+    losses: np.ndarray
+    sharpness: np.ndarray | None = None
+    optimizers: list[tuple[Any, dict[str, Any]]] = dataclasses.field(default_factory=list)  # class, and the flags its law depends on
+
+
+def run(setup: Setup, width: int, depth: int, seeds: int) -> Size:
+    """All seeds at one size. Random states are left as they were."""
+    with torch.random.fork_rng():
+        found: Size | None = None
+        shared: Parametrization | None = None
+        for seed in range(seeds):
+            torch.manual_seed(seed)
+            model = built(setup.build, width, depth, device=setup.device)
+            rows, note = None, ""
+            if setup.scheme is not None:
+                if shared is None:
+                    base = built(setup.build, *setup.base, device=setup.device)
+                    shared = parametrize(model, base, scheme=setup.scheme, gamma0=setup.gamma0, example=setup.example, overrides=setup.overrides)
+                else:
+                    shared.apply(model)
+                optimizers = [shared.optimizer(setup.optimizer, lr=setup.lr, **setup.hyper)]
+            else:
+                made = setup.optimizer(model, width, depth)
+                optimizers = list(made) if isinstance(made, list | tuple) else [made]
+                _usable(optimizers, model, width, depth)
+            if found is None:
+                rows, note = _asked(setup, model, shared)
+                where = survey(model, setup.example, branch=setup.said("branch"), skip=setup.said("skip"))
+                found = Size(width, depth, where, rows, note, numbers=sum(p.numel() for p in model.parameters()))
+                if setup.scheme is None:
+                    found.note = found.note or _strange(optimizers)
+            found.trials.append(_train(setup, model, optimizers, found.survey, seed))
+    assert found is not None
+    return found
+
+
+def built(build: Callable[[int, int], nn.Module], width: int, depth: int, *, device: torch.device | None = None) -> nn.Module:
+    """The user's model at one size, in training mode."""
+    try:
+        model = build(width, depth)
+    except TrimtabError:
+        raise
+    except Exception as error:
+        raise InputError(f"build(width={width}, depth={depth}) raised {type(error).__name__}: {error}.") from error
+    if not isinstance(model, nn.Module):
+        raise InputError(f"build must return an nn.Module: build({width}, {depth}) returned {type(model).__name__}.")
+    model = model.to(device) if device is not None else model
+    return model.train()
+
+
+def _usable(optimizers: list[Any], model: nn.Module, width: int, depth: int) -> None:
+    known = {id(p) for p in model.parameters()}
+    for optimizer in optimizers:
+        if not all(hasattr(optimizer, name) for name in ("step", "zero_grad", "param_groups")):
+            raise InputError(f"optimizer(model, width, depth) must return an optimizer, or a list of them: at ({width}, {depth}) it returned {type(optimizer).__name__}.")
+        strange = sum(id(p) not in known for group in optimizer.param_groups for p in group["params"])
+        if strange:
+            raise InputError(f"the optimizer must train the model it was given: at ({width}, {depth}) {strange} of its parameters are of another model.")
+
+
+def _strange(optimizers: list[Any]) -> str:
+    """Why the rates of these optimizers cannot be compared with roles, if so."""
+    try:
+        for o in optimizers:
+            family(type(o), {k: v for k, v in getattr(o, "defaults", {}).items() if k in FLAGS})
+    except TrimtabError as error:
+        return f"rates were not compared with their roles: {str(error).splitlines()[0]}"
+    return ""
+
+
+def _asked(setup: Setup, model: nn.Module, shared: Parametrization | None) -> tuple[Parametrization | None, str]:
+    """What transfer asks of each parameter, seen from the model as it stands."""
+    if shared is not None and setup.judged_as == yardstick(shared.scheme) and shared.scheme.width == "mup" and shared.scheme.alpha == setup.judged_as.alpha:
+        return shared, ""
+    try:
+        base = built(setup.build, *setup.base, device=setup.device)
+        return parametrize(model, base, scheme=setup.judged_as, gamma0=setup.gamma0, example=setup.example, overrides=setup.overrides, apply=False), ""
+    except TrimtabError as error:
+        if setup.scheme is not None:
+            raise
+        return None, f"rates and updates were not compared with their roles: {str(error).splitlines()[0]}"
+
+
+def _train(setup: Setup, model: nn.Module, optimizers: list[Any], where: Survey, seed: int) -> Trial:
+    sampler = Sampler()
+    names = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    weights = {name: sampler(p) for name, p in names.items()}
+    start, where = _seen(setup, model, where, sampler)
+    trial = Trial({k: [rms(v)] for k, v in start.items()}, {k: [0.0] for k in start}, {n: [0.0] for n in names}, _rates(model, optimizers), [])  # type: ignore[arg-type]
+    trial.optimizers = [(type(o), {k: v for k, v in getattr(o, "defaults", {}).items() if k in FLAGS}) for o in optimizers]
+    sharpness: list[float] = []
+    for batch in setup.batches:
+        if setup.after_step is not None:
+            sharpness.append(setup.after_step(model, optimizers, lambda: _loss(setup, model, setup.batches[0])))
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        loss = _loss(setup, model, batch)
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        trial.losses.append(float(loss.detach()))  # type: ignore[attr-defined]
+        now, where = _seen(setup, model, where, sampler)
+        if now.keys() != start.keys():
+            raise StructureError(f"the model must do the same operations at every step: after {len(trial.losses)} steps the residual adds differ from those at the start.")
+        for k, v in now.items():
+            trial.size[k].append(rms(v))  # type: ignore[attr-defined]
+            trial.change[k].append(rms(v - start[k]) if v.shape == start[k].shape else float("nan"))  # type: ignore[attr-defined]
+        for name, p in names.items():
+            trial.update[name].append(rms(sampler(p) - weights[name]))  # type: ignore[attr-defined]
+    for table in (trial.size, trial.change, trial.update):
+        for k in table:
+            table[k] = np.asarray(table[k])  # type: ignore[index]
+    trial.losses = np.asarray(trial.losses)
+    trial.sharpness = np.asarray(sharpness) if sharpness else None
+    return trial
+
+
+def rms(t: Tensor) -> float:
+    return float(t.square().mean().sqrt()) if t.numel() else 0.0
+
+
+def _seen(setup: Setup, model: nn.Module, where: Survey, sampler: Sampler) -> tuple[dict[Key, Tensor], Survey]:
+    """Look; where the operations are not those surveyed (routing that depends on the data), survey again first."""
+    found, same = look(model, setup.example, where, sampler)
+    if not same:
+        where = survey(model, setup.example, branch=setup.said("branch"), skip=setup.said("skip"))
+        found, same = look(model, setup.example, where, sampler)
+        if not same:
+            raise StructureError("two forwards of one model on one batch did different operations: the check needs a forward that is a function of its inputs.")
+    return found, where
+
+
+def _rates(model: nn.Module, optimizers: Iterable[Any]) -> dict[str, dict[str, float]]:
+    names = {id(p): name for name, p in model.named_parameters()}
+    found = {}
+    for which, optimizer in enumerate(optimizers):
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                if id(p) in names:
+                    found[names[id(p)]] = dict(lr=float(group["lr"]), weight_decay=float(group.get("weight_decay") or 0.0), optimizer=float(which))
+    return found
+
+
+# -- data and loss -----------------------------------------------------------------------------------------------------
+
+
+def inputs_of(batch: Any) -> Any:
+    """What the model is called with: the dict, or the first of (inputs, target)."""
+    return batch if isinstance(batch, Mapping) else batch[0]
+
+
+def moved(batch: Any, device: torch.device | None) -> Any:
+    if device is None:
+        return batch
+    if isinstance(batch, Tensor):
+        return batch.to(device)
+    if isinstance(batch, Mapping):
+        return {k: moved(v, device) for k, v in batch.items()}
+    if isinstance(batch, list | tuple):
+        return type(batch)(moved(v, device) for v in batch)
+    return batch
+
+
+def _loss(setup: Setup, model: nn.Module, batch: Any) -> Tensor:
+    args, kwargs = as_call(inputs_of(batch))
+    out = model(*args, **kwargs)
+    if isinstance(batch, Mapping):
+        value = setup.loss(out, batch) if setup.loss is not None else out.get("loss") if isinstance(out, dict) else getattr(out, "loss", None)
+        if value is None:
+            raise InputError("a dict batch needs a model whose output has .loss (for transformers: labels in the batch), or loss=function(output, batch).")
+    else:
+        value = setup.loss(out, batch[1]) if setup.loss is not None else cross_entropy(output_of(out), batch[1])
+    if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
+        raise InputError(f"the loss must be one number that depends on the parameters: got {type(value).__name__}{tuple(value.shape) if isinstance(value, Tensor) else ''}.")
+    return value.reshape(())
+
+
+def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+    """Cross-entropy with the classes last, or second as torch has them; class numbers or probabilities.
+
+    >>> round(float(cross_entropy(torch.zeros(2, 3, 4), torch.zeros(2, 3, dtype=torch.long))), 4)     # classes last
+    1.3863
+    """
+    if not isinstance(target, Tensor):
+        raise InputError(f"the default loss is cross-entropy and needs a target tensor: got {type(target).__name__}. Pass loss=function(output, target).")
+    if target.is_floating_point():
+        if target.shape != output.shape or not torch.allclose(target.sum(-1), torch.ones_like(target.sum(-1)), atol=1e-3):
+            raise InputError(
+                "the default loss is cross-entropy: a float target must hold probabilities over the last dimension. Pass loss=function(output, target), for example torch.nn.functional.mse_loss."
+            )
+        return F.cross_entropy(output.flatten(0, -2), target.flatten(0, -2))
+    if output.shape[:-1] == target.shape:
+        return F.cross_entropy(output.reshape(-1, output.shape[-1]), target.reshape(-1))
+    if output.ndim > 1 and (output.shape[0], *output.shape[2:]) == tuple(target.shape):
+        return F.cross_entropy(output, target)
+    raise InputError(
+        f"cross-entropy needs one class number per output row: the output is {tuple(output.shape)}, the target {tuple(target.shape)}. Pass loss=function(output, target)."
+    )

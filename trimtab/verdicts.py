@@ -1,0 +1,245 @@
+"""The verdict of a coordinate check: what was fitted, what fails, why, in words, as a table, a figure and JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trimtab.errors import InputError
+from trimtab.expectations import cause
+from trimtab.pairing import template
+from trimtab.profiles import ALL, Line
+from trimtab.slopes import Fit, fit, judge, outside, seeds_needed
+
+if TYPE_CHECKING:
+    import pandas
+    import plotly.graph_objects
+
+FORMAT = 1
+GIVEN_TOLERANCE = 0.1  # rates are set, not measured: the only slack is for rounding and warmup-like offsets
+FORWARD = ("layer", "stream", "branch", "scores", "logits")
+COLUMNS = ("module", "quantity", "axis", "step", "slope", "low", "high", "expected")
+
+
+@dataclasses.dataclass(frozen=True)
+class Culprit:
+    """A slope that is not what transfer asks for. `cause`: the likely reason, in words."""
+
+    module: str
+    quantity: str
+    axis: str
+    step: int
+    slope: float
+    low: float
+    high: float
+    expected: float
+    cause: str
+
+    def __str__(self) -> str:
+        return f"{self.module}: {self.quantity} {self.cause} (slope {self.slope:+.2f}, {self.low:+.2f} to {self.high:+.2f}, expected {self.expected:+.2f})"
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """What `trimtab.check` found.
+
+    verdict: "PASS", "FAIL" or "INCONCLUSIVE".  verdicts: the same by axis, {"width": ..., "depth": ...}.
+    culprits: what fails, the likeliest root first.  unsure: lines that neither pass nor fail.
+    advice: what would decide.  notes: what else the user should know.
+    """
+
+    verdict: str
+    verdicts: dict[str, str]
+    culprits: list[Culprit]
+    unsure: list[Culprit]
+    advice: str
+    notes: list[str]
+    about: dict[str, Any]
+    rows: list[dict[str, Any]]  # of `slopes`
+    points: list[dict[str, Any]]  # module, quantity, axis, step, size, seed, value
+
+    @property
+    def slopes(self) -> pandas.DataFrame:
+        """Every fitted slope: module, quantity, axis, step, slope, low, high, expected (nan where nothing is asked), and answer."""
+        import pandas
+
+        return pandas.DataFrame(self.rows, columns=[*COLUMNS, "answer"])
+
+    @property
+    def measurements(self) -> pandas.DataFrame:
+        """The numbers behind the slopes: module, quantity, axis, step, size (of the abscissa), seed, value."""
+        import pandas
+
+        return pandas.DataFrame(self.points, columns=["module", "quantity", "axis", "step", "size", "seed", "value"])
+
+    @property
+    def features(self) -> pandas.DataFrame:
+        """Feature speed: how far training moved each value relative to its start, mean over seeds; lazy where that dies out with size.
+
+        Columns: axis, quantity, module, size, speed.
+        """
+        points: Any = self.measurements
+        start, last = points[points["step"] == 0], points[points["step"] == points["step"].max()]
+        moved = last[last["quantity"].str.endswith(" change")].assign(quantity=lambda t: t["quantity"].str.removesuffix(" change"))
+        both = moved.merge(start, on=["module", "quantity", "axis", "size", "seed"], suffixes=("", "_start"))
+        both["speed"] = both["value"] / both["value_start"]
+        return both.groupby(["axis", "quantity", "module", "size"], sort=False)["speed"].mean().reset_index()
+
+    def __bool__(self) -> bool:
+        return self.verdict == "PASS"
+
+    def __str__(self) -> str:
+        by_axis = ", ".join(f"{axis} {verdict}" for axis, verdict in self.verdicts.items())
+        a = self.about
+        lines = [
+            f"{self.verdict}  ({by_axis})",
+            f"  {a['scheme']}, {a['optimizer']}, {a['steps']} steps, {a['seeds']} seeds; judged {sum(bool(r['answer']) for r in self.rows)} of {len(self.rows)} slopes",
+        ]
+        lines += [
+            f"  {axis}: {', '.join(map(str, a[axis + 's']))} at {other} {a['base'][i]}"
+            for axis, other, i in (("width", "depth", 1), ("depth", "width", 0))
+            if axis in self.verdicts
+        ]
+        for title, found in (("culprits:", self.culprits), ("unsure:", self.unsure if self.verdict != "FAIL" else [])):
+            if found:
+                told = _grouped(found)
+                lines += [title, *(f"  {c}" for c in told[:8]), *([f"  and {len(told) - 8} more"] if len(told) > 8 else [])]
+        lines += [f"advice: {self.advice}"] if self.advice else []
+        lines += [f"note: {note}" for note in self.notes]
+        return "\n".join(lines)
+
+    def figure(self) -> plotly.graph_objects.Figure:
+        """Each judged quantity against size, one panel per quantity and axis, one curve per module; dashed: what is expected."""
+        from trimtab.coordinate_figures import draw
+
+        return draw(self)
+
+    def to_json(self) -> str:
+        """Everything, to be stored and shown later."""
+        return json.dumps({"format": FORMAT, **_plain(dataclasses.asdict(self))})
+
+    @classmethod
+    def from_json(cls, text: str) -> Check:
+        """A check as `to_json` wrote it."""
+        try:
+            data = _numbers(json.loads(text))
+            if data.pop("format") != FORMAT:
+                raise InputError(f"format must be {FORMAT}. Read it with the version of trimtab that wrote it.")
+            for key in ("culprits", "unsure"):
+                data[key] = [Culprit(**c) for c in data[key]]
+            return cls(**data)
+        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+            raise InputError(f"the text must be what Check.to_json wrote: {type(error).__name__}: {error}.") from error
+
+
+def decide(lines: Sequence[Line], axes: Sequence[str], about: dict[str, Any], notes: list[str], alpha: float | None, steps: int) -> Check:
+    """Fit every line, judge those that are asked something, and put the verdict together."""
+    rows, points, culprits, unsure, wants = [], [], [], [], []
+    for line in lines:
+        for step in range(line.y.shape[-1]):
+            y = line.y[:, :, step]
+            if np.isneginf(y).any() or np.isnan(y).all():
+                continue  # exactly zero somewhere (a zero start), or not measured at this step
+            found = fit(line.x, y) if np.isfinite(y).all() else Fit(math.nan, math.nan, math.nan, math.nan, math.nan, y.shape[1], y.shape[0])
+            want, answer = line.expected, ""
+            if want is not None and line.judged == step:
+                answer = _answer(line, y, found)
+            expected = want.slope if want is not None else math.nan
+            rows.append(dict(zip(COLUMNS, (line.module, line.quantity, line.axis, step, found.slope, found.low, found.high, expected), strict=True), answer=answer))
+            points += [
+                dict(module=line.module, quantity=line.quantity, axis=line.axis, step=step, size=math.exp(line.x[i]), seed=j, value=math.exp(v) if v < 700 else math.inf)
+                for i, own in enumerate(y.tolist())
+                for j, v in enumerate(own)
+            ]
+            if answer in ("bad", "unsure") and want is not None:
+                why = cause(line.quantity, line.axis, found.slope, _near(found.slope, want), role=line.role, place=line.place, carries=line.carries, alpha=alpha)
+                if not outside(found.slope, want.low, want.high):
+                    why = f"is as it should be as far as {y.shape[1]} seeds tell, but noisy"
+                item = Culprit(line.module, line.quantity, line.axis, step, found.slope, found.low, found.high, expected, why)
+                (culprits if answer == "bad" else unsure).append((_order(line, found, want, len(rows)), item))
+                if answer == "unsure":
+                    wants.append(seeds_needed(found, want.low, want.high, line.tolerance))
+    culprits, unsure = _sorted(culprits), _sorted(unsure)
+    verdicts = {}
+    for axis in axes:
+        judged = any(r["axis"] == axis and r["answer"] for r in rows)
+        bad, open_ = (any(c.axis == axis for c in found) for found in (culprits, unsure))
+        verdicts[axis] = "FAIL" if bad else "INCONCLUSIVE" if open_ or not judged else "PASS"
+    verdict = next((v for v in ("FAIL", "INCONCLUSIVE") if v in verdicts.values()), "PASS")
+    return Check(verdict, verdicts, culprits, unsure, _advice(verdict, unsure, wants, about), notes, about, rows, points)
+
+
+def _grouped(found: Sequence[Culprit]) -> list[str]:
+    """One line for modules that differ only in the number of their block and tell the same."""
+    groups: dict[tuple[str, ...], list[Culprit]] = {}
+    for c in found:
+        groups.setdefault((template(c.module), c.quantity, c.axis, c.cause), []).append(c)
+    return [str(own[0]) if len(own) == 1 else str(dataclasses.replace(own[0], module=f"{key[0]} x {len(own)}")) for key, own in groups.items()]
+
+
+def _sorted(found: list[tuple[tuple[float, ...], Culprit]]) -> list[Culprit]:
+    """Worst first; the mean over modules only where none of them stands out."""
+    ordered = [c for _, c in sorted(found, key=lambda pair: pair[0])]
+    named = {(c.quantity, c.axis) for c in ordered if c.module != ALL}
+    return [c for c in ordered if c.module != ALL or (c.quantity, c.axis) not in named]
+
+
+def _answer(line: Line, y: np.ndarray, found: Fit) -> str:
+    assert line.expected is not None
+    low, high = line.expected.low, line.expected.high
+    if line.given:
+        return "bad" if abs(outside(found.slope, low, high)) > GIVEN_TOLERANCE else "good"
+    if not np.isfinite(y).all():  # diverged: a fault of size if the smallest size did not
+        smallest = y[int(np.argmin(line.x))]
+        return "bad" if np.isfinite(smallest).all() else "unsure"
+    return judge(found, low, high, line.tolerance, alone=line.alone)
+
+
+def _near(slope: float, want: Any) -> float:
+    """The edge of the expected range a slope has crossed."""
+    return want.slope if not math.isfinite(slope) else want.high if slope > want.high else want.low
+
+
+def _order(line: Line, found: Fit, want: Any, position: int) -> tuple[float, ...]:
+    """Roots before consequences: rates that were set wrong, then what is wrong at the start, then what training shows.
+
+    A rate over depth, or of a parameter that would carry a multiplier, may be off because the forward lacks that
+    multiplier: what the start shows comes before it. Deviations that are alike come in the order of the forward.
+    """
+    start = line.quantity in FORWARD
+    rank = (0 if line.axis == "width" and not line.carries else 1.5) if line.given else 1 if start else 2
+    off = outside(found.slope, want.low, want.high) if math.isfinite(found.slope) else math.inf
+    return rank, -round(abs(off) * 4) if math.isfinite(off) else -math.inf, FORWARD.index(line.quantity) if start else 0, position
+
+
+def _advice(verdict: str, unsure: Sequence[Culprit], wants: Sequence[int | None], about: dict[str, Any]) -> str:
+    if verdict != "INCONCLUSIVE":
+        return ""
+    if not unsure:
+        return "nothing could be judged: give at least two widths or depths, and a model with residual branches for depth."
+    if any(not math.isfinite(c.slope) for c in unsure):
+        return "the smallest size diverged: lower lr."
+    known = [w for w in wants if w is not None]
+    if len(known) == len(wants):
+        return f"{max(known)} seeds would decide."
+    return f"{len(wants) - len(known)} slopes lie at the edge of the tolerance: sizes twice as large would decide{f', and {max(known)} seeds' if known else ''}."
+
+
+def _plain(x: Any) -> Any:
+    """JSON has no nan and no infinity."""
+    if isinstance(x, float) and not math.isfinite(x):
+        return {"float": str(x)}
+    if isinstance(x, dict):
+        return {k: _plain(v) for k, v in x.items()}
+    return [_plain(v) for v in x] if isinstance(x, list | tuple) else x
+
+
+def _numbers(x: Any) -> Any:
+    if isinstance(x, dict):
+        return float(x["float"]) if set(x) == {"float"} else {k: _numbers(v) for k, v in x.items()}
+    return [_numbers(v) for v in x] if isinstance(x, list) else x
