@@ -121,7 +121,7 @@ def analysed(chosen: Line) -> Transfer:
     walls = {size: _wall(parts[size], sign) for size in sizes}
     runs = {size: parts[size][parts[size]["x"].isin(_stable_rates(parts[size])) & parts[size]["stable"]] for size in sizes}
     fits = {size: fit(r["x"].to_numpy(), sign * r["y"].to_numpy(), r["seed"].to_numpy(), wall=walls[size]) for size, r in runs.items()}
-    optima = pd.DataFrame([_row(chosen, size, parts[size], fits[size], walls[size], sign) for size in sizes])
+    optima = pd.DataFrame([_row(chosen, size, parts[size], runs[size], fits[size], walls[size]) for size in sizes])
     slope = drift([fits[s] for s in sizes], [math.log2(s / chosen.base) for s in sizes])
     regret = pd.DataFrame([_regret(chosen, size, fits, runs[size], walls[size], sign) for size in sizes])
     tried = np.unique(numbers(chosen.cells["x"]))
@@ -172,7 +172,7 @@ def _units(chosen: Line, x: float) -> float:
     return float(2.0**x) if chosen.axis == "log2" else float(x)
 
 
-def _row(chosen: Line, size: float, cells: Table, f: Fit, wall: float, sign: float) -> dict[str, Any]:
+def _row(chosen: Line, size: float, cells: Table, runs: Table, f: Fit, wall: float) -> dict[str, Any]:
     rates = _stable_rates(cells)
     rates = rates[rates < wall]
     return {
@@ -187,10 +187,18 @@ def _row(chosen: Line, size: float, cells: Table, f: Fit, wall: float, sign: flo
         "status": f.status,
         "shape": f.shape,
         "stable_max": _units(chosen, float(rates.max())) if len(rates) else math.nan,
-        "loss": sign * f.value,
+        "loss": _measured(runs, f.optimum),
         "unstable": int(cells["unstable"].sum()),
         "pending": int((~cells["state"].isin(("done", "diverged"))).sum()),
     }
+
+
+def _measured(runs: Table, x: float) -> float:
+    """The mean of the seeds at x, between the values tried; a fit's own minimum may lie below anything that was seen."""
+    if not len(runs) or not math.isfinite(x):
+        return math.nan
+    means = runs.groupby("x")["y"].mean()
+    return float(np.interp(x, means.index.to_numpy(dtype=float), means.to_numpy()))
 
 
 def _size(chosen: Line, size: float) -> dict[str, Any]:
@@ -201,7 +209,7 @@ def _size(chosen: Line, size: float) -> dict[str, Any]:
 
 def _regret(chosen: Line, size: float, fits: Mapping[float, Fit], runs: Table, wall: float, sign: float) -> dict[str, Any]:
     at, own = fits[chosen.base].optimum, fits[size]
-    row = {**_size(chosen, size), "value": _units(chosen, at), "loss": sign * own.value}
+    row = {**_size(chosen, size), "value": _units(chosen, at), "loss": _measured(runs, own.optimum)}
     if not math.isfinite(at):
         return {**row, "regret": math.nan, "low": math.nan, "high": math.nan, "status": "the base has no optimum"}
     if at >= wall:
