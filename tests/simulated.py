@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trimtab.drift import drift, verdict
-from trimtab.fits import fit
+from trimtab.optima.drift import drift, verdict
+from trimtab.optima.fits import fit
 
 RATES = np.arange(-5, 2.5, 0.5)
 KINDS = ("quadratic", "two-sided", "wall", "flat")

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pandas as pd
 
-from trimtab.sources import Frame
+from trimtab.optima.sources import Frame
 
 DEPTHS, WIDTHS, RATES = (3, 6, 12, 24, 48), (32, 64, 128), np.arange(-6, 2, 0.5)
 

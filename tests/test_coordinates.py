@@ -16,9 +16,9 @@ from torch import nn, optim
 import trimtab
 from structures import CASES
 from trimtab.cli import main
-from trimtab.slopes import fit, judge
+from trimtab.coordinates.slopes import fit, judge
+from trimtab.coordinates.watching import COORDINATES, Sampler
 from trimtab.testing import assert_transfers
-from trimtab.watching import COORDINATES, Sampler
 
 RATE = {optim.AdamW: 1e-3, optim.Adam: 1e-3, optim.NAdam: 1e-3, optim.RMSprop: 3e-4, optim.Adagrad: 1e-2, optim.SGD: 0.1}
 MODELS = {

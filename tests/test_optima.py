@@ -13,8 +13,8 @@ from sweeps_made import Made, made, optimum
 
 import trimtab
 from trimtab.errors import InputError
-from trimtab.fits import excess, fit
-from trimtab.optima import Transfers, joint
+from trimtab.optima.fits import excess, fit
+from trimtab.optima.transfers import Transfers, joint
 
 
 def slack(p: float, n: int) -> float:
@@ -229,7 +229,7 @@ def test_a_hundred_thousand_runs_are_quick():
 
 
 def test_the_command(monkeypatch, capsys):
-    from trimtab import transferring
+    from trimtab.commands import transferring
     from trimtab.cli import main
 
     monkeypatch.setattr(transferring, "opened", lambda path: made())

@@ -12,9 +12,9 @@ import pytest
 from sweeps_made import Made, made
 
 import trimtab
+from trimtab.optima.sources import Frame
 from trimtab.reporting.figures import MARKS
 from trimtab.reporting.page import gathered, render
-from trimtab.sources import Frame
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]

@@ -11,27 +11,27 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from trimtab import testing as testing
     from trimtab import theory
-    from trimtab.coordinates import check
+    from trimtab.coordinates.checks import check
+    from trimtab.coordinates.verdicts import Check
     from trimtab.errors import InputError, OptimizerError, StructureError, TrimtabError
-    from trimtab.optima import Transfer, transfer
+    from trimtab.optima.transfers import Transfer, transfer
     from trimtab.parametrization import Parametrization
     from trimtab.planning import parametrize
     from trimtab.reporting import report
     from trimtab.rules import Scheme
     from trimtab.sweeps.engine import sweep
-    from trimtab.verdicts import Check
 
 __version__ = "0.1.0"
 
 _HOME = {
     "parametrize": "planning",
-    "check": "coordinates",
-    "Check": "verdicts",
+    "check": "coordinates.checks",
+    "Check": "coordinates.verdicts",
     "Parametrization": "parametrization",
     "Scheme": "rules",
     "sweep": "sweeps.engine",
-    "transfer": "optima",
-    "Transfer": "optima",
+    "transfer": "optima.transfers",
+    "Transfer": "optima.transfers",
     "report": "reporting",
     "TrimtabError": "errors",
     "InputError": "errors",

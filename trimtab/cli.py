@@ -39,7 +39,7 @@ class Demo:
     """Processes."""
 
     def run(self) -> int:
-        from trimtab.demonstrating import demo
+        from trimtab.commands.demonstrating import demo
 
         return demo(self)
 
@@ -70,7 +70,7 @@ class Explain:
     """Print the parametrization as JSON."""
 
     def run(self) -> int:
-        from trimtab.explaining import explain
+        from trimtab.commands.explaining import explain
 
         return explain(self)
 
@@ -89,7 +89,7 @@ class Train:
     """Print the result as JSON, without progress."""
 
     def run(self) -> int:
-        from trimtab.training import train
+        from trimtab.commands.training import train
 
         return train(self)
 
@@ -102,7 +102,7 @@ class New:
     """Where to write it; a file that is there is not replaced."""
 
     def run(self) -> int:
-        from trimtab.sweeping import new
+        from trimtab.commands.sweeping import new
 
         return new(self)
 
@@ -121,7 +121,7 @@ class Sweep:
     """Threads of each process."""
 
     def run(self) -> int:
-        from trimtab.sweeping import sweep
+        from trimtab.commands.sweeping import sweep
 
         return sweep(self)
 
@@ -138,7 +138,7 @@ class Status:
     """Print the counts as JSON."""
 
     def run(self) -> int:
-        from trimtab.sweeping import status
+        from trimtab.commands.sweeping import status
 
         return status(self)
 
@@ -155,7 +155,7 @@ class Retry:
     """Cells whose loss was lost."""
 
     def run(self) -> int:
-        from trimtab.sweeping import retry
+        from trimtab.commands.sweeping import retry
 
         return retry(self)
 
@@ -168,7 +168,7 @@ class Doctor:
     """The folder a store is going to lie in."""
 
     def run(self) -> int:
-        from trimtab.doctoring import doctor
+        from trimtab.commands.doctoring import doctor
 
         return doctor(self)
 
@@ -204,7 +204,7 @@ class Transfer:
     """Print everything as JSON; infinite and missing numbers are null."""
 
     def run(self) -> int:
-        from trimtab.transferring import transferring
+        from trimtab.commands.transferring import transferring
 
         return transferring(self)
 
@@ -225,7 +225,7 @@ class Report:
     """Print what was written as JSON."""
 
     def run(self) -> int:
-        from trimtab.transferring import reporting
+        from trimtab.commands.transferring import reporting
 
         return reporting(self)
 
@@ -272,7 +272,7 @@ class Check:
     """Print the check as JSON."""
 
     def run(self) -> int:
-        from trimtab.checking import checking
+        from trimtab.commands.checking import checking
 
         return checking(self)
 

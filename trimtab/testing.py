@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from trimtab.coordinates import check
-from trimtab.verdicts import Check
+from trimtab.coordinates.checks import check
+from trimtab.coordinates.verdicts import Check
 
 
 def assert_transfers(build: Any, widths: Any, depths: Any, *, inconclusive: bool = False, **options: Any) -> Check:

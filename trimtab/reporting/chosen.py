@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from trimtab.lines import Line
-from trimtab.optima import Transfer, plain
-from trimtab.sources import Source, records
+from trimtab.optima.lines import Line
+from trimtab.optima.sources import Source, records
+from trimtab.optima.transfers import Transfer, plain
 
 MOST, POINTS = 500, 120
 

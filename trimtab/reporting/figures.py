@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from trimtab.optima import Transfer
-from trimtab.sources import Table, numbers, records
-from trimtab.wording import between, named, number, power, regret
+from trimtab.optima.sources import Table, numbers, records
+from trimtab.optima.transfers import Transfer
+from trimtab.optima.wording import between, named, number, power, regret
 
 Figure = dict[str, Any]
 MARKS = 5000

@@ -24,12 +24,12 @@ import pandas as pd
 from markupsafe import Markup
 
 from trimtab.errors import InputError
-from trimtab.lines import NEEDED, Line, default_scheme, line, schemes, settled, varied
-from trimtab.optima import Transfer, analysed, joint, plain
+from trimtab.optima.lines import NEEDED, Line, default_scheme, line, schemes, settled, varied
+from trimtab.optima.sources import Source, Table, opened, records
+from trimtab.optima.transfers import Transfer, analysed, joint, plain
+from trimtab.optima.wording import between, headline, named, number, optimum, regret, sentence, slope, span
 from trimtab.reporting import figures as draw
 from trimtab.reporting.chosen import MOST, picked, traced
-from trimtab.sources import Source, Table, opened, records
-from trimtab.wording import between, headline, named, number, optimum, regret, sentence, slope, span
 
 HERE = Path(__file__).parent / "templates"
 ERRORS = 20

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from trimtab.optima import Transfer
+from trimtab.optima.transfers import Transfer
 
 NAMES = {"lr": "learning rate", "weight_decay": "weight decay", "batch_size": "batch size", "gamma0": "richness"}
 SUPERSCRIPTS = str.maketrans("-0123456789.", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹·")

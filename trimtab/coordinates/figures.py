@@ -10,7 +10,7 @@ from plotly.colors import qualitative
 from plotly.subplots import make_subplots
 
 if TYPE_CHECKING:
-    from trimtab.verdicts import Check
+    from trimtab.coordinates.verdicts import Check
 
 SHOWN = 12  # curves in a panel: the worst, then the first
 

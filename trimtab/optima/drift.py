@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from trimtab.fits import RULED_OUT, Fit
+from trimtab.optima.fits import RULED_OUT, Fit
 
 TOLERANCE = 0.25  # log2 per doubling: over 16x the optimum then moves less than one octave
 SCATTER = 0.01  # level of the test for a between-size variance

@@ -12,9 +12,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from trimtab.coordinates.trials import Size
 from trimtab.parametrization import Parametrization
 from trimtab.rows import Row
-from trimtab.trials import Size
 
 
 def carried_by_readout(sizes: Sequence[Size]) -> list[Size] | None:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from trimtab.coordinates.expectations import cause
+from trimtab.coordinates.profiles import ALL, Line
+from trimtab.coordinates.slopes import Fit, fit, judge, outside, seeds_needed
 from trimtab.errors import InputError
-from trimtab.expectations import cause
 from trimtab.pairing import template
-from trimtab.profiles import ALL, Line
-from trimtab.slopes import Fit, fit, judge, outside, seeds_needed
 
 if TYPE_CHECKING:
     import pandas
@@ -115,7 +115,7 @@ class Check:
 
     def figure(self) -> plotly.graph_objects.Figure:
         """Each judged quantity against size, one panel per quantity and axis, one curve per module; dashed: what is expected."""
-        from trimtab.coordinate_figures import draw
+        from trimtab.coordinates.figures import draw
 
         return draw(self)
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from trimtab.drift import Drift
-from trimtab.lines import Line
-from trimtab.sources import Table
+from trimtab.optima.drift import Drift
+from trimtab.optima.lines import Line
+from trimtab.optima.sources import Table
 
 UNSCALED = ("sp", "ntk", "mup")  # schemes that leave residual branches alone
 LEVEL = 0.01

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from trimtab.commands.sweeping import Display
 from trimtab.errors import InputError
-from trimtab.sweeping import Display
 
 if TYPE_CHECKING:
     from trimtab.cli import Demo
@@ -37,10 +37,10 @@ def grid(seeds: list[int]) -> dict[str, Any]:
 
 def demo(command: Demo) -> int:
     """Run, print the table and the verdict, write the page. Exit code 0 whatever the comparison schemes do."""
+    from trimtab.commands.transferring import shown, told
     from trimtab.reporting import report
     from trimtab.sweeps.engine import Stopped, sweep
     from trimtab.sweeps.store import Store
-    from trimtab.transferring import shown, told
 
     folder = Path(command.out)
     if folder.exists() and not folder.is_dir():

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from trimtab.errors import InputError
-from trimtab.sources import Table, numbers
+from trimtab.optima.sources import Table, numbers
 
 SIZES = ("width", "depth")
 NEEDED = ("state", "scheme", "width", "depth", "seed")

@@ -11,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from trimtab.errors import InputError
-from trimtab.lines import default_scheme, line, schemes, varied
-from trimtab.optima import Transfer, analysed
-from trimtab.sources import Source, opened
-from trimtab.wording import between, headline, named, number, span
+from trimtab.optima.lines import default_scheme, line, schemes, varied
+from trimtab.optima.sources import Source, opened
+from trimtab.optima.transfers import Transfer, analysed
+from trimtab.optima.wording import between, headline, named, number, span
 
 if TYPE_CHECKING:
     from trimtab.cli import Report

@@ -16,14 +16,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from trimtab.coordinates.expectations import yardstick
+from trimtab.coordinates.watching import Sampler, Survey, look, output_of, survey
 from trimtab.errors import InputError, StructureError, TrimtabError
-from trimtab.expectations import yardstick
 from trimtab.optimizers import family
 from trimtab.parametrization import Parametrization
 from trimtab.planning import parametrize
 from trimtab.recording import as_call
 from trimtab.rules import Scheme
-from trimtab.watching import Sampler, Survey, look, output_of, survey
 
 Key = tuple[str, int, int]
 FLAGS = ("adjust_lr_fn", "decoupled_weight_decay")

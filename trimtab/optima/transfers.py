@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from trimtab.drift import TOLERANCE, Drift, drift, more, verdict
 from trimtab.errors import InputError
-from trimtab.fits import Fit, excess, fit
-from trimtab.lines import Line, default_scheme, line, schemes
-from trimtab.signatures import signatures
-from trimtab.sources import Source, Table, numbers, opened
+from trimtab.optima.drift import TOLERANCE, Drift, drift, more, verdict
+from trimtab.optima.fits import Fit, excess, fit
+from trimtab.optima.lines import Line, default_scheme, line, schemes
+from trimtab.optima.signatures import signatures
+from trimtab.optima.sources import Source, Table, numbers, opened
 
 
 class Cost(NamedTuple):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from trimtab.coordinates import check
+from trimtab.coordinates.checks import check
 from trimtab.errors import InputError, faults
 from trimtab.loading import beside, load
 

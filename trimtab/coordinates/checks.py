@@ -20,12 +20,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trimtab.coordinates.expectations import yardstick
+from trimtab.coordinates.profiles import lines
+from trimtab.coordinates.trials import Setup, Size, built, inputs_of, moved, run
+from trimtab.coordinates.verdicts import Check, decide
 from trimtab.errors import InputError, TrimtabError, faults
-from trimtab.expectations import yardstick
-from trimtab.profiles import lines
 from trimtab.rules import Scheme, as_scheme
-from trimtab.trials import Setup, Size, built, inputs_of, moved, run
-from trimtab.verdicts import Check, decide
 
 
 def check(
@@ -104,7 +104,7 @@ def check(
         build, base, batches, inputs_of(batches[0]), chosen, judged_as, optimizer, lr or 0.0, dict(hyper or {}), loss, overrides, gamma0, torch.device(device) if device else None
     )  # fmt: skip
     if sharpness:
-        from trimtab.curvature import effective_sharpness
+        from trimtab.coordinates.curvature import effective_sharpness
 
         setup.after_step = effective_sharpness
     complete = not own and expect is None

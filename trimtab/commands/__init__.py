@@ -1,0 +1,1 @@
+"""One file per command of `trimtab`: read the arguments, call the library, print; nothing is computed here."""
