@@ -27,7 +27,7 @@ lint: $(STAMP)
 	$(VENV)/bin/lint-imports
 
 demo: $(STAMP)
-	$(RUN) examples/depth.py
+	$(RUN) -m trimtab.cli demo
 
 bench: $(STAMP)
 	$(RUN) benchmarks/step.py

@@ -98,12 +98,12 @@ def verdicts(every: Mapping[str, Mapping[str, Transfer]]) -> Table:
     """One row per scheme, one column per axis."""
     first = next(iter(next(iter(every.values())).values()))
     title = Text(f"Drift of the optimum, {'log2 ' if first.axis == 'log2' else ''}per doubling (95 % interval)", style="bold")
-    out = Table(title=title, title_justify="left", title_style="", box=None, pad_edge=False, header_style="dim")
+    out = Table(title=title, title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 1), header_style="dim")
     for name in ("scheme", *(f"over {over}" for over in every)):
         out.add_column(name)
     for scheme in next(iter(every.values())):
         cells = [by[scheme] for by in every.values()]
-        out.add_row(Text(scheme), *(Text(f"{t.verdict}: {_end(t.drift.slope)} ({_end(t.drift.low)} to {_end(t.drift.high)})", style=COLOUR[t.verdict]) for t in cells))
+        out.add_row(Text(scheme), *(Text(f"{t.verdict} {_end(t.drift.slope)} ({_end(t.drift.low)} to {_end(t.drift.high)})", style=COLOUR[t.verdict]) for t in cells))
     return out
 
 
@@ -112,23 +112,23 @@ def tabled(over: str, transfers: list[Transfer]) -> Table:
     first = transfers[0]
     fixed = ", ".join(f"{k} {v}" for k, v in first.fixed.items())
     title = Text(f"Best {named(first.hp)} over {span(first)}" + (f", at {fixed}" if fixed else ""), style="bold")
-    out = Table(title=title, title_justify="left", title_style="", box=None, pad_edge=False, header_style="dim")
+    out = Table(title=title, title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 1), header_style="dim")
     heads = (
         ("scheme", "left"),
         (over, "right"),
         ("best", "right"),
         ("95 % interval", "left"),
-        ("stable to", "right"),
-        (first.metric.replace("_", " "), "right"),
+        ("stable", "right"),
+        ("loss" if first.metric == "train_loss" else first.metric.replace("_", " "), "right"),
         ("regret", "left"),
         ("", "left"),
     )
     for name, justify in heads if any((t.optima["status"] != "inside").any() for t in transfers) else heads[:-1]:
-        out.add_column(name, justify=justify, no_wrap=name not in ("", "95 % interval"))  # type: ignore[arg-type]
+        out.add_column(name, justify=justify, no_wrap=name != "")  # type: ignore[arg-type]
     for t in transfers:
         for j, (o, r) in enumerate(zip(t.optima.to_dict("records"), t.regret.to_dict("records"), strict=True)):
             word = "" if o["status"] == "inside" else o["status"]
-            cells = f"{o[over]:g}", number(o["optimum"]), between(o, t.axis), number(o["stable_max"]), number(o["loss"]), _regret(r), word
+            cells = f"{o[over]:g}", number(o["optimum"]), between(o, t.axis, 2), number(o["stable_max"]), number(o["loss"]), _regret(r), word
             out.add_row(Text(t.scheme if j == 0 else ""), *cells[: len(out.columns) - 1])
     return out
 

@@ -43,17 +43,18 @@ def optimum(row: Mapping[str, Any]) -> str:
     return number(row["optimum"])
 
 
-def between(row: Mapping[str, Any], axis: str) -> str:
+def between(row: Mapping[str, Any], axis: str, digits: int = 3) -> str:
     """The interval of an optimum; open ends say so."""
     low, high = row["low"], row["high"]
     open_low, open_high = low == 0 if axis == "log2" else math.isinf(low), math.isinf(high)
+    least, most = number(low, digits), number(high, digits)
     if row["status"] == "none stable":
-        return f"below {number(high)}" if not open_high else "-"
+        return f"below {most}" if not open_high else "-"
     if open_low and open_high:
         return "anywhere"
     if open_low:
-        return f"up to {number(high)}"
-    return f"{number(low)} or more" if open_high else f"{number(low)} to {number(high)}"
+        return f"up to {most}"
+    return f"{least} or more" if open_high else f"{least} to {most}"
 
 
 def slope(t: Transfer) -> str:
