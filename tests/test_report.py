@@ -247,3 +247,24 @@ def test_a_hundred_thousand_runs_make_a_small_page(tmp_path):
     assert trimtab.report(big, tmp_path / "r.html").stat().st_size < 15e6
     for name, figure in content["figures"].items():
         assert sum(len(t["x"]) for t in figure["data"]) <= MARKS + 200, name
+
+
+def test_a_coordinate_check_becomes_a_section(tmp_path):
+    """`trimtab check --store` on a user's file whose build comes from elsewhere; then the page shows it."""
+    from trimtab import cli
+    from trimtab.reporting import report
+    from trimtab.sweeps.store import Store
+
+    Store(tmp_path / "a.db", create=True).close()
+    (tmp_path / "mine.py").write_text(
+        "import torch\nfrom trimtab.models.mlp import build\n"
+        "def data(step):\n    x = torch.randn(16, 64, generator=torch.Generator().manual_seed(step))\n    return x, (x[:, 0] > 0).long()\n"
+    )
+    command = ["check", f"{tmp_path / 'mine.py'}:build", "--base-width", "16", "--base-depth", "2", "--widths", "16", "32", "--depths", "2", "4", "--steps", "2", "--seeds", "2"]
+    code = cli.main([*command, "--store", str(tmp_path / "a.db")])
+    assert code in (0, 1, 3)
+    assert cli.main([*command, "--store", str(tmp_path / "none.db")]) == 2
+    section = Store(tmp_path / "a.db").attached("check")[0]
+    assert section["verdict"] == {0: "PASS", 1: "FAIL", 3: "INCONCLUSIVE"}[code] and section["figures"][0]["data"]
+    page = report(tmp_path / "a.db", tmp_path / "page.html").read_text()
+    assert "Coordinate check: depth-mup, AdamW, widths 16, 32, depths 2, 4" in page

@@ -268,6 +268,8 @@ class Check:
     """Where the models are put."""
     figure: str | None = None
     """Write the figure to this HTML file."""
+    store: str | None = None
+    """Also keep it in this sweep's store: `trimtab report` then has a section on it."""
     json: bool = False
     """Print the check as JSON."""
 

@@ -35,10 +35,13 @@ def load(spec: str) -> Callable[..., Any]:
     return found
 
 
-def beside(function: Callable[..., Any], name: str) -> Callable[..., Any] | None:
-    """Another function in the module that holds this one, None if there is none."""
-    module = sys.modules.get(getattr(function, "__module__", ""))
-    found = getattr(module, name, None)
+def beside(spec: str, name: str) -> Callable[..., Any] | None:
+    """Another function in the module that a spec names, None if there is none.
+
+    >>> beside("math:sqrt", "cos")(0.0)
+    1.0
+    """
+    found = getattr(_module(spec.rpartition(":")[0]), name, None)
     return found if callable(found) else None
 
 

@@ -117,7 +117,7 @@ class Setup:
     def example(self) -> Any:
         """Inputs of a small forward, made of the first training examples."""
         if own(self.config.model) and not self.config.model.startswith(HF):
-            made = beside(load(self.config.model), "example")
+            made = beside(self.config.model, "example")
             if made is not None:
                 return made()
         batch = self.cast(self.batch(0, 0))
@@ -181,7 +181,7 @@ class Setup:
         c = self.config
         if own(c.loss):
             return load(c.loss)
-        near = beside(load(c.model), "loss") if own(c.model) and not c.model.startswith(HF) else None
+        near = beside(c.model, "loss") if own(c.model) and not c.model.startswith(HF) else None
         if near is not None and "loss" not in c.model_fields_set:
             return near
         return mse if c.loss == "mse" else cross_entropy

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from trimtab.coordinates.checks import check
-from trimtab.errors import InputError, faults
+from trimtab.errors import InputError, TrimtabError, faults
 from trimtab.loading import beside, load
+from trimtab.sweeps.store import Store
 
 if TYPE_CHECKING:
     from trimtab.cli import Check
@@ -33,8 +34,8 @@ def checking(command: Check) -> int:
             return None
 
     build: Any = found(command.build)
-    data: Any = found(command.data) if command.data else beside(build, "data") if build else None
-    loss = found(command.loss) if command.loss else beside(build, "loss") if build else None
+    data: Any = found(command.data) if command.data else beside(command.build, "data") if build else None
+    loss = found(command.loss) if command.loss else beside(command.build, "loss") if build else None
     own = ":" in command.optimizer
     optimizer = found(command.optimizer) if own else getattr(torch.optim, command.optimizer, None)
     if build is not None and data is None and not command.data:
@@ -43,6 +44,12 @@ def checking(command: Check) -> int:
         problems.append(f"optimizer must be a class in torch.optim, or pkg.mod:function for a set-up of your own: got {command.optimizer!r}")
     if command.figure is not None and not Path(command.figure).resolve().parent.is_dir():
         problems.append(f"figure must be in a folder that exists: got {command.figure}")
+    store = None
+    if command.store is not None:
+        try:
+            store = Store(command.store)
+        except TrimtabError as error:
+            problems.append(str(error))
     if problems:
         raise faults("trimtab check:", problems)
     assert build is not None and data is not None
@@ -64,6 +71,8 @@ def checking(command: Check) -> int:
         device=command.device,
         sharpness=command.sharpness,
     )
+    if store is not None:
+        store.attach("check", result.section())
     if command.figure is not None:
         result.figure().write_html(command.figure, include_plotlyjs=True)
     print(result.to_json() if command.json else result)

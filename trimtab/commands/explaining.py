@@ -45,7 +45,7 @@ def explain(command: Explain) -> int:
             model = _built(build, command.width, command.depth)
     else:
         build = load(command.build or "")
-        make = load(command.example) if command.example else beside(build, "example")
+        make = load(command.example) if command.example else beside(command.build or "", "example")
         model = _built(build, command.width, command.depth)
     base = _built(build, command.base_width, command.base_depth)
     p = parametrize(model, base, scheme=command.scheme, example=make() if make else None, apply=False)

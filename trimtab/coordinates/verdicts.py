@@ -119,6 +119,13 @@ class Check:
 
         return draw(self)
 
+    def section(self) -> dict[str, Any]:
+        """This check as a section of a sweep's report: `Store.attach("check", check.section())`."""
+        a = self.about
+        figure = self.figure().update_layout(title=None, margin={"t": 30})
+        title = f"Coordinate check: {a['scheme']}, {a['optimizer']}, widths {', '.join(map(str, a['widths']))}, depths {', '.join(map(str, a['depths']))}"
+        return {"title": title, "verdict": self.verdict, "text": str(self), "figures": [json.loads(figure.to_json() or "{}")]}
+
     def to_json(self) -> str:
         """Everything, to be stored and shown later."""
         return json.dumps({"format": FORMAT, **_plain(dataclasses.asdict(self))})
