@@ -229,8 +229,8 @@ def test_a_hundred_thousand_runs_are_quick():
 
 
 def test_the_command(monkeypatch, capsys):
-    from trimtab.commands import transferring
     from trimtab.cli import main
+    from trimtab.commands import transferring
 
     monkeypatch.setattr(transferring, "opened", lambda path: made())
     monkeypatch.setenv("COLUMNS", "100")

@@ -19,6 +19,10 @@ class StructureError(TrimtabError):
     """What the model computes could not be told, or not be proven by numbers."""
 
 
+class LawError(StructureError):
+    """The law the weights were drawn from could not be told from this draw; another draw may tell."""
+
+
 class OptimizerError(TrimtabError):
     """The optimizer does not fold, is not known, or has lost its factors."""
 

@@ -74,9 +74,10 @@ class Fleet:
         self.setups: list[Setup] = [setup(c) for c in self.configs]
         self.setup = self.setups[0]
         self.path = None if checkpoint is None else Path(checkpoint)
-        models = [s.start(c.seed).train() for s, c in zip(self.setups, self.configs, strict=True)]
+        models, self.plans = (list(x) for x in zip(*(s.begin(c.seed) for s, c in zip(self.setups, self.configs, strict=True)), strict=True))
+        for model in models:
+            model.train()
         self.skeleton = copy.deepcopy(models[0]).to("meta")  # meta: a parameter that were not handed over would be noticed
-        self.plans = [s.plan.on(m) for s, m in zip(self.setups, models, strict=True)]
         trained = {name for name, p in models[0].named_parameters() if p.requires_grad}
         self.names = [n for n, _ in models[0].named_parameters() if n in trained]
         self.shapes = [dict(models[0].named_parameters())[n].shape for n in self.names]

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from trimtab import rules
 from trimtab.draws import Draw, measure
-from trimtab.errors import InputError, OptimizerError, StructureError
+from trimtab.errors import InputError, LawError, OptimizerError
 from trimtab.optimizers import family
 from trimtab.rows import Branch, Row, row_from
 from trimtab.rules import Scheme
@@ -121,7 +121,12 @@ class Parametrization:
         return self
 
     def on(self, model: nn.Module) -> Parametrization:
-        """The same numbers for another draw of the same model, which has started already; `apply` is not called."""
+        """The same numbers for another draw of the same model: it is rescaled by the laws found before, not measured again."""
+        for name, p in self.named_parameters(model).items():
+            row = self.rows[name]
+            if row.rescale not in (1.0, None):
+                with torch.no_grad():
+                    p.copy_(scaled(p.detach().to(torch.promote_types(p.dtype, torch.float32)), row.rescale, row.offset))
         other = copy.copy(self)
         other.rows, other.notes, other._models = dict(self.rows), list(self.notes), [model]
         return other
@@ -136,7 +141,7 @@ class Parametrization:
             raise InputError(f"the weights must be finite: {broken[0]} holds nan or inf ({len(broken)} parameters do). Initialise the model first.")
         laws, problems = measure(params, self.rows, self._draws, self.scheme)
         if problems and strict:
-            raise StructureError(
+            raise LawError(
                 "\n".join(
                     [
                         "the law the weights were drawn from must be known to reach the right start:",

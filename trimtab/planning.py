@@ -8,13 +8,13 @@ Everything is checked before anything is changed.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import nn
 
 from trimtab.draws import prepare
-from trimtab.errors import InputError, StructureError, faults
+from trimtab.errors import InputError, LawError, StructureError, faults
 from trimtab.folds import collect
 from trimtab.graph import Graph
 from trimtab.notes import advice
@@ -25,6 +25,24 @@ from trimtab.roles import Facts, Overrides, main_width, read
 from trimtab.rows import branches_of, row_of, stack_names
 from trimtab.rules import Scheme, as_scheme
 from trimtab.trace import Trace
+
+DRAWS = 4  # of a model whose law one draw does not tell
+
+
+def of_draws(drawn: Callable[[int], tuple[nn.Module, nn.Module]], **options: Any) -> Parametrization:
+    """`parametrize` of a model that can be drawn anew: a law is the code's, so where one draw does not tell it the next may.
+
+    Args:
+        drawn: seed -> (model, base).
+        options: those of `parametrize`.
+    """
+    for seed in range(DRAWS):
+        try:
+            return parametrize(*drawn(seed), **options)
+        except LawError:
+            if seed == DRAWS - 1:
+                raise
+    raise AssertionError
 
 
 def parametrize(

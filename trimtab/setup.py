@@ -1,6 +1,6 @@
 """What a configuration names, made real: the model at its size, the batches, the loss, the parametrization.
 
-The structure of a model does not depend on the draw of its weights. So one canonical draw (`PLAN_SEED`) is parametrized
+The structure of a model does not depend on the draw of its weights. So one canonical draw is parametrized
 for each (model, size, scheme, gamma0), and every run of that size multiplies its own draw by the same numbers: a run's
 start depends on its own seed alone, whoever else is trained.
 """
@@ -19,13 +19,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from trimtab.config import RunConfig
 from trimtab.data import open_data
-from trimtab.errors import InputError, StructureError, TrimtabError, faults
+from trimtab.errors import InputError, TrimtabError, faults
 from trimtab.loading import beside, load
 from trimtab.models import BUILD
 from trimtab.parametrization import Parametrization
-from trimtab.planning import parametrize
+from trimtab.planning import of_draws
 from trimtab.published import published
-from trimtab.tails import scaled
 from trimtab.zoo import fitting, own, size_faults
 
 PLAN_SEED = 0
@@ -129,22 +128,21 @@ class Setup:
         width, depth = c.base or (c.width, c.depth)
         if c.model in BUILD and c.model_options.get("skip", True) is False:
             depth = c.depth  # no skip, no branch to scale: only the width is carried over
-        base, model = self.drawn(width, depth, PLAN_SEED), self.drawn(c.width, c.depth, PLAN_SEED)
+        example = self.example()
+        pair = lambda seed: (self.drawn(c.width, c.depth, seed), self.drawn(width, depth, seed))  # noqa: E731
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(PLAN_SEED)
-            return parametrize(model, base, scheme=c.scheme, gamma0=c.gamma0, overrides=c.overrides or None, example=self.example())
+            return of_draws(pair, scheme=c.scheme, gamma0=c.gamma0, overrides=c.overrides or None, example=example)
+
+    def begin(self, seed: int) -> tuple[nn.Module, Parametrization]:
+        """The model a run begins with, its own draw times this size's numbers, and the numbers that go with it."""
+        model = self.drawn(self.config.width, self.config.depth, seed)
+        plan = self.plan.on(model)
+        return model.to(self.config.device), plan
 
     def start(self, seed: int) -> nn.Module:
-        """The model a run begins with: its own draw, times this size's numbers."""
-        model = self.drawn(self.config.width, self.config.depth, seed)
-        with torch.no_grad():
-            for name, p in self.plan.named_parameters(model).items():
-                row = self.plan.rows[name]
-                if row.rescale is None:
-                    raise StructureError(f"{name} has no init law that could be told; pass it through trimtab.parametrize with overrides.")
-                if row.rescale != 1.0:
-                    p.copy_(scaled(p.to(torch.promote_types(p.dtype, torch.float32)), row.rescale, row.offset))
-        return model.to(self.config.device)
+        """The model alone."""
+        return self.begin(seed)[0]
 
     @functools.cached_property
     def random(self) -> bool:

@@ -58,8 +58,8 @@ class Run:
         self.config = config
         self.setup: Setup = setup(config)
         self.path = None if checkpoint is None else Path(checkpoint)
-        self.model = self.setup.start(config.seed).train()
-        self.plan = self.setup.plan.on(self.model)
+        self.model, self.plan = self.setup.begin(config.seed)
+        self.model.train()
         self.optimizers = _optimizers(config, self.plan)
         self.rates = [[(group, group["lr"], group.get("weight_decay", 0.0)) for group in o.param_groups] for o in self.optimizers]
         self.losses: list[float] = []

@@ -21,7 +21,7 @@ from trimtab.coordinates.watching import Sampler, Survey, look, output_of, surve
 from trimtab.errors import InputError, StructureError, TrimtabError
 from trimtab.optimizers import family
 from trimtab.parametrization import Parametrization
-from trimtab.planning import parametrize
+from trimtab.planning import of_draws, parametrize
 from trimtab.recording import as_call
 from trimtab.rules import Scheme
 
@@ -82,17 +82,15 @@ def run(setup: Setup, width: int, depth: int, seeds: int) -> Size:
     """All seeds at one size. Random states are left as they were."""
     with torch.random.fork_rng():
         found: Size | None = None
+        plan: Parametrization | None = None
         shared: Parametrization | None = None
         for seed in range(seeds):
             torch.manual_seed(seed)
             model = built(setup.build, width, depth, device=setup.device)
             rows, note = None, ""
             if setup.scheme is not None:
-                if shared is None:
-                    base = built(setup.build, *setup.base, device=setup.device)
-                    shared = parametrize(model, base, scheme=setup.scheme, gamma0=setup.gamma0, example=setup.example, overrides=setup.overrides)
-                else:
-                    shared.apply(model)
+                plan = plan or _planned(setup, width, depth)
+                shared = plan.on(model)
                 optimizers = [shared.optimizer(setup.optimizer, lr=setup.lr, **setup.hyper)]
             else:
                 made = setup.optimizer(model, width, depth)
@@ -107,6 +105,15 @@ def run(setup: Setup, width: int, depth: int, seeds: int) -> Size:
             found.trials.append(_train(setup, model, optimizers, found.survey, seed))
     assert found is not None
     return found
+
+
+def _planned(setup: Setup, width: int, depth: int) -> Parametrization:
+    def pair(seed: int) -> tuple[nn.Module, nn.Module]:
+        torch.manual_seed(seed)
+        return built(setup.build, width, depth, device=setup.device), built(setup.build, *setup.base, device=setup.device)
+
+    with torch.random.fork_rng():
+        return of_draws(pair, scheme=setup.scheme, gamma0=setup.gamma0, example=setup.example, overrides=setup.overrides)
 
 
 def built(build: Callable[[int, int], nn.Module], width: int, depth: int, *, device: torch.device | None = None) -> nn.Module:
