@@ -218,3 +218,20 @@ def test_interrupt_and_go_on(tmp_path):
     torch.set_num_threads(1)
     whole = run(RunConfig(width=32, depth=12, lr=0.05, steps=3000, model_options={"branch_scale": 0.3}))
     assert held["curves"]["loss"] == whole.curves["loss"].tolist()
+
+
+def test_a_loss_beside_the_model_lasts(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(
+        "import torch\nfrom torch import nn\n"
+        "def build(width, depth):\n    return nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 1))\n"
+        "def data(split, seed, step):\n    x = torch.randn(8, 4, generator=torch.Generator().manual_seed(seed + step))\n    return x, x[:, :1]\n"
+        "def loss(output, batch):\n    return 7 + (output - batch[1]).square().mean()\n"
+    )
+    config = RunConfig(model=f"{file}:build", data=f"{file}:data", width=8, depth=1, lr=0.01, steps=3)
+    first = run(config).initial_loss
+    assert first > 7
+    for again in (config.changed(lr=0.02), RunConfig(**json.loads(json.dumps(config.model_dump(mode="json"))))):  # as a sweep keeps it
+        assert run(again).initial_loss == first
+    assert run(config.changed(loss="mse")).initial_loss < 7 and config.changed(loss="mse").hash != config.hash
+    assert RunConfig(width=8, depth=1, lr=0.1).loss == "cross-entropy"

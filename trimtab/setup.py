@@ -181,10 +181,8 @@ class Setup:
         c = self.config
         if own(c.loss):
             return load(c.loss)
-        near = beside(load(c.model), "loss") if own(c.model) and not c.model.startswith(HF) else None
-        if near is not None and "loss" not in c.model_fields_set:
-            return near
-        return mse if c.loss == "mse" else cross_entropy
+        near = beside(load(c.model), "loss") if c.loss is None else None
+        return near or (mse if c.loss == "mse" else cross_entropy)
 
     def evaluate(self, model: Callable[..., Any], batch: Batch) -> tuple[Tensor, Tensor | None]:
         """(loss, output) of one forward, autocast if the run asks for it."""
@@ -198,8 +196,7 @@ class Setup:
 
 def setup(config: RunConfig) -> Setup:
     """The set-up of a configuration; runs that differ only in numbers share one."""
-    shared = config.model_dump(mode="json", include=SHARED) | {"chosen": "loss" in config.model_fields_set}
-    return _setup(json.dumps(shared, sort_keys=True), _Held(config))
+    return _setup(json.dumps(config.model_dump(mode="json", include=SHARED), sort_keys=True), _Held(config))
 
 
 class _Held:
