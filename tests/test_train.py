@@ -235,3 +235,34 @@ def test_a_loss_beside_the_model_lasts(tmp_path):
         assert run(again).initial_loss == first
     assert run(config.changed(loss="mse")).initial_loss < 7 and config.changed(loss="mse").hash != config.hash
     assert RunConfig(width=8, depth=1, lr=0.1).loss == "cross-entropy"
+
+
+def test_losses_and_accuracies_of_every_kind_of_batch():
+    from trimtab.setup import correct, cross_entropy, forward, mse
+
+    torch.manual_seed(0)
+    plain = torch.nn.functional.cross_entropy
+    scores, classes = torch.randn(4, 6, 5), torch.randint(0, 5, (4, 6))
+    classes[:, ::2] = -100
+    asked = scores.argmax(-1)[:, 1::2] == classes[:, 1::2]
+    for output in (scores, {"logits": scores}, (scores, 1)):
+        assert cross_entropy(output, (None, classes)) == plain(scores.flatten(0, 1), classes.flatten())
+        assert correct(output, (None, classes)) == (int(asked.sum()), asked.numel())  # targets left out of the loss are not counted as wrong
+    image, pixels = torch.randn(2, 3, 7, 7), torch.randint(0, 3, (2, 7, 7))
+    assert cross_entropy(image, (None, pixels)) == plain(image, pixels)
+    assert correct(image, (None, pixels)) == (int((image.argmax(1) == pixels).sum()), pixels.numel())
+    soft = torch.softmax(torch.randn(4, 6, 5), -1)
+    assert cross_entropy(scores, (None, soft)) == pytest.approx(float(plain(scores.flatten(0, 1), soft.flatten(0, 1))))
+    f, y = torch.randn(8), torch.randn(8, 1)
+    assert mse(f, (None, y)) == pytest.approx(float((f - y[:, 0]).square().mean() / 2)) and mse(f[:, None], (None, y[:, 0])) == mse(f, (None, y))
+    assert forward(lambda a, b: a + b, ({"a": 1, "b": 2}, 0)) == 3
+    for loss, output, batch in (
+        (cross_entropy, torch.randn(8, 1), (None, y)),  # numbers are no classes
+        (cross_entropy, torch.randn(2, 7, 7, 7), (None, pixels)),  # which of the sevens are the classes?
+        (cross_entropy, torch.randn(2, 3), (None, pixels)),
+        (cross_entropy, {"hidden": f}, (None, classes)),
+        (mse, {"logits": f}, {"labels": y}),
+        (mse, f, (None, torch.randn(9))),
+    ):
+        with pytest.raises(InputError):
+            loss(output, batch)
