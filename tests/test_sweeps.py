@@ -244,3 +244,27 @@ def test_reading_needs_no_torch(tmp_path):
 def test_an_empty_store_reads_as_an_empty_table(tmp_path):
     frame = Store(tmp_path / "a.db", create=True).to_pandas()
     assert len(frame) == 0 and {"cell", "state", "train_loss", "lr"} <= set(frame.columns)
+
+
+def broken(folder, more=""):
+    (folder / "mine.py").write_text(
+        "import torch\nfrom torch import nn\n"
+        "class Net(nn.Module):\n    def __init__(self, width, depth):\n        super().__init__()\n        self.a = nn.Linear(5, width)\n"
+        "        self.blocks = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))\n        self.b = nn.Linear(width, 2)\n"
+        "    def forward(self, x):\n        h = self.a(x)\n        for block in self.blocks:\n            h = h + block(torch.tanh(h))\n        return self.b(h)\n"
+        "def build(width, depth):\n    if depth == 4:\n        raise RuntimeError('no room for four')\n    return Net(width, depth)\n"
+        "def data(split, seed, step):\n    x = torch.randn(16, 5, generator=torch.Generator().manual_seed(seed * 7919 + step))\n    return x, (x[:, 0] > 0).long()\n"
+        "def loss(output, batch):\n    raise RuntimeError('a loss that is broken')\n" + more
+    )
+    return {"base": [32, 2], "seeds": 2, "axes": {"lr": [0.01, 0.03]}, "run": {"model": "mine.py:build", "data": "mine.py:data", "loss": "cross-entropy", "steps": 5}}
+
+
+def test_a_size_that_cannot_be_built_fails_alone(tmp_path):
+    table = broken(tmp_path)
+    code, said = finish(write(tmp_path, table | {"depths": [2, 4]}))
+    assert code == 4, said
+    frame = Store(tmp_path / "sweep.db").to_pandas()
+    assert set(frame[frame.state == "done"].depth) == {2} and set(frame[frame.state == "failed"].depth) == {4}
+    assert frame.error.dropna().str.contains("no room for four").all()
+    code, said = finish(write(tmp_path, table | {"run": table["run"] | {"loss": "mine.py:loss"}}))  # nothing runs: said before any work
+    assert code == 2 and "a loss that is broken" in said and "Traceback" not in said

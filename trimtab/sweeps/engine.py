@@ -279,15 +279,24 @@ def units(cells: list[tuple[str, RunConfig]], most: int) -> list[tuple[str, RunC
     groups: dict[str, list[tuple[str, RunConfig]]] = {}
     for name, config in cells:
         groups.setdefault(json.dumps(config.model_dump(mode="json", include=shared), sort_keys=True), []).append((name, config))
-    out = []
+    out, troubles, asked = [], [], 0
     for members in groups.values():
-        together = min(len(members), most) > 1 and fleet.pays(members[0][1], min(len(members), most), _memory())
+        together = False
+        if min(len(members), most) > 1:
+            asked += 1
+            try:
+                together = fleet.pays(members[0][1], min(len(members), most), _memory())
+            except Exception as error:  # one size that cannot be set up is no reason to lose the others: its cells will say why
+                troubles.append(error)
         size = most if together else 1
         parts = -(-len(members) // size)
         for i in range(parts):
             part = members[i * len(members) // parts : (i + 1) * len(members) // parts]
             unit = unit_name([name for name, _ in part])
             out += [(name, config, unit, together and len(part) > 1) for name, config in part]
+    if troubles and len(troubles) == asked == len(groups):  # nothing of the grid runs: said before any work
+        first = troubles[0]
+        raise first if isinstance(first, TrimtabError) else InputError(f"no run of the grid can be set up: {type(first).__name__}: {first}") from first
     return out
 
 
