@@ -252,3 +252,14 @@ def test_the_command(monkeypatch, capsys):
 def test_a_missing_store_is_said():
     done = subprocess.run([sys.executable, "-m", "trimtab.cli", "transfer", "nosuch.db"], capture_output=True, text=True)
     assert done.returncode == 2 and "nosuch.db is not there" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_too_few_stable_rates_ask_for_smaller_ones():
+    rows = [
+        dict(state="done" if x == -8 else "diverged", scheme="sp", width=8, depth=d, seed=s, lr=2.0**x, train_loss=1.0 + 0.1 * s)
+        for d in (2, 4)
+        for x in (-8, -7, -6)
+        for s in (0, 1)
+    ]
+    t = transfer(pd.DataFrame(rows))
+    assert t.verdict == "cannot tell" and "try smaller ones" in t.advice and "seeds" not in t.advice

@@ -255,6 +255,9 @@ def _advice(chosen: Line, told: str, slope: Drift, needed: int | None, optima: T
     lost = optima[optima["status"] == "none stable"]
     if len(lost):
         parts.append(f"nothing was stable at {chosen.over} " + ", ".join(f"{v:g}" for v in lost[chosen.over]) + f": try smaller values of {chosen.hp}")
+    few = optima[(optima["status"] == "last stable") & (optima["rates"] < 3)]
+    if len(few):
+        parts.append(f"fewer than three values of {chosen.hp} are stable at {chosen.over} " + ", ".join(f"{v:g}" for v in few[chosen.over]) + ": try smaller ones")
     if slope.scatter > 0:
         parts.append(f"the optima scatter about a line by {slope.scatter:.2f} log2, more than their seeds explain: more sizes would tell, more seeds would not")
     if needed is not None:
