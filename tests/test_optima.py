@@ -261,5 +261,5 @@ def test_too_few_stable_rates_ask_for_smaller_ones():
         for x in (-8, -7, -6)
         for s in (0, 1)
     ]
-    t = transfer(pd.DataFrame(rows))
+    t = trimtab.transfer(pd.DataFrame(rows))
     assert t.verdict == "cannot tell" and "try smaller ones" in t.advice and "seeds" not in t.advice

@@ -26,6 +26,7 @@ from typing import Any
 
 from trimtab.config import RunConfig
 from trimtab.errors import InputError, TrimtabError
+from trimtab.loading import sources
 from trimtab.sweeps import grid
 from trimtab.sweeps.grid import SweepConfig
 from trimtab.sweeps.store import StoreError, mended
@@ -128,6 +129,7 @@ class Driver:
 
     def _fill(self) -> None:
         """Add the cells that are missing, each with its unit."""
+        self._forget_stale()
         known = self.store.known()
         new = [(c.hash, c) for c in self.config.cells()]
         new = [(name, c) for name, c in new if name not in known]
@@ -139,6 +141,16 @@ class Driver:
             label = self.config.name
             self.store.add((name, label, c.model_dump(mode="json"), unit, fleet, _cost(c)) for name, c, unit, fleet in units(new, int(self.config.budget["fleet"])))
             self.store.copy()
+
+    def _forget_stale(self) -> None:
+        """Drop waiting cells of a user's file as it no longer is: they would carry the old file's name and the new one's numbers."""
+        waiting = self.store.waiting_sources()
+        now = sources(*{name for _, held in waiting for name in held})
+        stale = [cell for cell, held in waiting if any(now.get(name, sha) != sha for name, sha in held.items())]
+        if stale and (dropped := self.store.forget(stale)):
+            self.said.append(
+                f"{dropped} cells that were still waiting belong to an earlier version of a file of yours; they were dropped, those of the file as it is now take their place."
+            )
 
     def _take_back(self) -> None:
         """Release the claims of drivers of this host that are gone."""
