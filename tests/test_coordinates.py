@@ -317,6 +317,16 @@ def test_divergence_of_large_sizes_fails():
     assert found.verdict == "FAIL"
 
 
+def test_training_that_does_nothing_or_diverges_everywhere_does_not_pass():
+    for options, words in (
+        (dict(optimizer=optim.SGD, lr=1e30), "lower lr"),
+        (dict(loss=lambda output, target: output.sum() * math.nan), "lower lr"),
+        (dict(optimizer=optim.SGD, lr=1e-30), "raise lr"),
+    ):
+        found = trimtab.check(ResidualMLP, [32, 64, 128], [3], base=(32, 3), data=points, seeds=2, steps=3, **options)
+        assert found.verdict == "INCONCLUSIVE" and words in found.advice and "noisy" not in str(found), str(found)
+
+
 def test_all_faults_at_once():
     with pytest.raises(trimtab.InputError) as error:
         trimtab.check(3, "32", [0, 2], base=(4,), data=None, scheme="depthmup", optimizer=optim.AdamW, lr=-1, steps=0, seeds=0)
@@ -337,6 +347,7 @@ def test_all_faults_at_once():
         (dict(build=lambda n, L: 3), "nn.Module"),
         (dict(build=lambda n, L: ResidualMLP(32, L), scheme="mup"), "must follow width"),
         (dict(build=lambda n, L: 1 / 0), "ZeroDivisionError"),
+        (dict(loss=lambda output, target: 1 / 0), "loss(output, target) raised ZeroDivisionError"),
     ],
 )
 def test_faults_are_explained(change, message):
@@ -394,6 +405,19 @@ def test_command_line(tmp_path, capsys):
     capsys.readouterr()
     assert main(["check", f"{path}:nothing", *sizes, "--optimizer", "Nadamm"]) == 2
     assert "nothing" in (text := capsys.readouterr().err) and "Nadamm" in text
+
+
+def test_the_file_of_a_sweep_is_the_file_of_a_check(tmp_path, capsys):
+    """The loss of a sweep is called with (output, batch); beside data(split, seed, step) it is here too."""
+    path = tmp_path / "mine.py"
+    path.write_text(SOURCE + "def loss(output, batch):\n    assert isinstance(batch, tuple) and len(batch) == 2\n    return nn.functional.cross_entropy(output, batch[1])\n")
+    sizes = ["--base-width", "32", "--base-depth", "3", "--widths", "32", "64", "--depths", "3", "--seeds", "2", "--steps", "2", "--json"]
+    answers = []
+    for loss in ([], ["--loss", f"{path}:plain_loss"]):
+        path.write_text(path.read_text() + "def plain_loss(output, batch):\n    return loss(output, batch)\n" * (not loss))
+        assert main(["check", f"{path}:build", *sizes, *loss]) in (0, 3)
+        answers.append(json.loads(capsys.readouterr().out)["rows"])
+    assert answers[0] == answers[1]
 
 
 def test_sharpness_transfers():

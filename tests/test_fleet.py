@@ -101,3 +101,66 @@ def test_a_model_vmap_cannot_take_runs_one_by_one(tmp_path):
         "def build(width, depth):\n    return Asking(width)\n"
     )
     assert fleet.trial(RunConfig(model=f"{file}:build", width=16, depth=1, lr=0.1, steps=20), 4) == 0.0
+
+
+OWN = """
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self, width, depth, kept, tied):
+        super().__init__()
+        self.embed = nn.Embedding(11, width)
+        nn.init.normal_(self.embed.weight, std=0.02)
+        self.embed.weight.requires_grad_(tied)
+        self.blocks = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 11, bias=False)
+        if tied:
+            self.head.weight = self.embed.weight
+        shift = torch.randn(width // width)
+        if kept == "attribute":
+            self.shift = shift
+        else:
+            self.register_buffer("shift", shift, persistent=kept == "saved")
+    def forward(self, x):
+        h = self.embed(x)
+        for block in self.blocks:
+            h = h + block(torch.relu(h) + self.shift)
+        return self.head(self.norm(h))
+def build(width, depth, kept="saved", tied=True):
+    return Net(width, depth, kept, tied)
+def data(split, seed, step):
+    x = torch.randint(0, 11, (8, 5), generator=torch.Generator().manual_seed(seed * 999 + step))
+    return x, (x + 1) % 11
+def pairs(split, seed, step):
+    x, y = data(split, seed, step)
+    return (x,), y
+"""
+
+
+@pytest.fixture
+def own(tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    return RunConfig(model=f"{tmp_path}/own.py:build", data=f"{tmp_path}/own.py:data", width=16, depth=3, base=(16, 3), lr=0.3, steps=12, momentum=0.5, clip=1.0)
+
+
+@pytest.mark.parametrize("options", [dict(tied=True), dict(tied=False), dict(kept="rebuilt")], ids=str)
+def test_tied_and_frozen_weights_and_every_buffer(own, options):
+    configs = [own.changed(model_options=options, seed=seed, lr=lr) for seed in (0, 3) for lr in (0.1, 0.3)]
+    for one, config in zip(fleet.run(configs), configs, strict=True):
+        alone = run(config)
+        assert far(one, alone) < 1e-4 and one.test_loss == pytest.approx(alone.test_loss, rel=1e-4)
+
+
+def test_what_cannot_be_stacked_is_refused(own, tmp_path):
+    assert fleet.trial(own, 4) > 0 and fleet.trial(own.changed(model_options={"kept": "attribute"}), 4) == 0.0
+    pairs = own.changed(data=f"{tmp_path}/own.py:pairs")
+    assert not fleet.possible(pairs)
+    with pytest.raises(InputError, match="one input tensor"):
+        fleet.run([pairs, pairs])
+
+
+def test_another_file_of_the_same_name_is_tried_anew(monkeypatch, tmp_path):
+    monkeypatch.setattr(fleet, "trial", lambda config, members: float(config.sources["a.py:f"] == "x") * 3)
+    monkeypatch.setattr(fleet, "possible", lambda config: True)
+    one = RunConfig(model="a.py:f", width=8, depth=2, lr=0.1, sources={"a.py:f": "x"})
+    assert fleet.pays(one, 8, tmp_path / "m") and not fleet.pays(one.changed(sources={"a.py:f": "y"}), 8, tmp_path / "m")

@@ -252,3 +252,46 @@ def test_the_command(monkeypatch, capsys):
 def test_a_missing_store_is_said():
     done = subprocess.run([sys.executable, "-m", "trimtab.cli", "transfer", "nosuch.db"], capture_output=True, text=True)
     assert done.returncode == 2 and "nosuch.db is not there" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_too_few_stable_rates_ask_for_smaller_ones():
+    rows = [
+        dict(state="done" if x == -8 else "diverged", scheme="sp", width=8, depth=d, seed=s, lr=2.0**x, train_loss=1.0 + 0.1 * s)
+        for d in (2, 4)
+        for x in (-8, -7, -6)
+        for s in (0, 1)
+    ]
+    t = trimtab.transfer(pd.DataFrame(rows))
+    assert t.verdict == "cannot tell" and "try smaller ones" in t.advice and "seeds" not in t.advice
+
+
+def runs(**more):
+    return [
+        dict(state="done", scheme="sp", width=8, depth=d, seed=s, lr=2.0**x, train_loss=1 + 0.1 * (x + 3) ** 2 + 0.01 * math.sin(d + 7 * x + s), test_loss=math.nan, **more)
+        for d in (2, 4, 8)
+        for x in range(-6, 0)
+        for s in range(2)
+    ]
+
+
+def test_lists_tables_and_none_are_values_too():
+    for key, one, other in (("betas", [0.9, 0.95], [0.9, 0.999]), ("overrides.a", {"lr": 2}, {"lr": 3}), ("clip", None, 1.0)):
+        table = pd.DataFrame(runs(**{key: one}) + runs(**{key: other}))
+        with pytest.raises(InputError, match=f"Swept here too: {key}"):  # not pooled as if they were seeds
+            trimtab.transfer(table)
+        assert trimtab.transfer(table, where={key: one}).optima.n.tolist() == trimtab.transfer(table, where={key: other}).optima.n.tolist() == [12] * 3
+    with pytest.raises(InputError, match="leaves nothing"):
+        trimtab.transfer(pd.DataFrame(runs()), where={"depth": [2, 4]})
+
+
+def test_what_was_not_measured_is_not_called_unstable():
+    with pytest.raises(InputError, match="test_loss was not measured in these runs: they have train_loss"):
+        trimtab.transfer(pd.DataFrame(runs()), metric="test_loss")
+    for state, words in (("waiting", "36 cells of this line are not finished"), ("failed", "36 cells of this line failed")):
+        t = trimtab.transfer(pd.DataFrame(runs()).assign(state=state, train_loss=math.nan))
+        assert words in t.advice and "smaller" not in t.advice
+
+
+def test_rates_are_always_on_a_log_axis():
+    table = pd.DataFrame([r | {"lr": 0.01 * (8 + math.log2(r["lr"]))} for r in runs()])  # 0.02, 0.03, ... evenly spaced
+    assert trimtab.transfer(table).axis == "log2" and trimtab.transfer(table[table.lr < 0.035]).optima.low.tolist() == [0.0] * 3

@@ -9,11 +9,12 @@ import time
 import pytest
 from crashing import SMALL, finish, toml, write
 
-from trimtab import cli, sweep
+from trimtab import cli, loading, sweep
 from trimtab.config import RunConfig
 from trimtab.errors import InputError
 from trimtab.sweeps import grid
 from trimtab.sweeps.store import Store
+from trimtab.sweeps.worker import Worker
 
 GOOD = {"base": [8, 3], "widths": [8, 16], "depths": [3, 6], "schemes": ["mup", "depth-mup"], "seeds": 2, "axes": {"lr": {"log2": [-5, -3]}}, "run": dict(SMALL)}
 
@@ -244,3 +245,45 @@ def test_reading_needs_no_torch(tmp_path):
 def test_an_empty_store_reads_as_an_empty_table(tmp_path):
     frame = Store(tmp_path / "a.db", create=True).to_pandas()
     assert len(frame) == 0 and {"cell", "state", "train_loss", "lr"} <= set(frame.columns)
+
+
+def broken(folder, more=""):
+    (folder / "mine.py").write_text(
+        "import torch\nfrom torch import nn\n"
+        "class Net(nn.Module):\n    def __init__(self, width, depth):\n        super().__init__()\n        self.a = nn.Linear(5, width)\n"
+        "        self.blocks = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))\n        self.b = nn.Linear(width, 2)\n"
+        "    def forward(self, x):\n        h = self.a(x)\n        for block in self.blocks:\n            h = h + block(torch.tanh(h))\n        return self.b(h)\n"
+        "def build(width, depth):\n    if depth == 4:\n        raise RuntimeError('no room for four')\n    return Net(width, depth)\n"
+        "def data(split, seed, step):\n    x = torch.randn(16, 5, generator=torch.Generator().manual_seed(seed * 7919 + step))\n    return x, (x[:, 0] > 0).long()\n"
+        "def loss(output, batch):\n    raise RuntimeError('a loss that is broken')\n" + more
+    )
+    return {"base": [32, 2], "seeds": 2, "axes": {"lr": [0.01, 0.03]}, "run": {"model": "mine.py:build", "data": "mine.py:data", "loss": "cross-entropy", "steps": 5}}
+
+
+def test_a_size_that_cannot_be_built_fails_alone(tmp_path):
+    table = broken(tmp_path)
+    code, said = finish(write(tmp_path, table | {"depths": [2, 4]}))
+    assert code == 4, said
+    frame = Store(tmp_path / "sweep.db").to_pandas()
+    assert set(frame[frame.state == "done"].depth) == {2} and set(frame[frame.state == "failed"].depth) == {4}
+    assert frame.error.dropna().str.contains("no room for four").all()
+    code, said = finish(write(tmp_path, table | {"run": table["run"] | {"loss": "mine.py:loss"}}))  # nothing runs: said before any work
+    assert code == 2 and "a loss that is broken" in said and "Traceback" not in said
+
+
+def test_cells_of_a_file_that_changed_are_not_run_under_its_old_name(tmp_path):
+    path = write(tmp_path, broken(tmp_path))
+    assert finish(path)[0] == 0
+    store = Store(tmp_path / "sweep.db")
+    store.retry(["done"])  # as if it had been interrupted
+    broken(tmp_path, "OTHER = 1\n")
+    code, said = finish(path)
+    frame = Store(tmp_path / "sweep.db").to_pandas()
+    assert code == 0 and "earlier version" in said and len(frame) == 4 and frame["sources.mine.py:build"].nunique() == 1
+    store.retry(["done"])
+    broken(tmp_path, "OTHER = 2\n")
+    worker = Worker(store.path, "me", None, {"cell_seconds": 60.0, "checkpoint_seconds": 60.0, "retries": 0})  # it met the file after the driver had looked
+    loading.ROOTS.append(tmp_path)
+    worker._do(store.claim("me"))
+    loading.ROOTS.remove(tmp_path)
+    assert "has changed" in store.errors(1)[0][1]

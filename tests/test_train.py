@@ -218,3 +218,51 @@ def test_interrupt_and_go_on(tmp_path):
     torch.set_num_threads(1)
     whole = run(RunConfig(width=32, depth=12, lr=0.05, steps=3000, model_options={"branch_scale": 0.3}))
     assert held["curves"]["loss"] == whole.curves["loss"].tolist()
+
+
+def test_a_loss_beside_the_model_lasts(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(
+        "import torch\nfrom torch import nn\n"
+        "def build(width, depth):\n    return nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 1))\n"
+        "def data(split, seed, step):\n    x = torch.randn(8, 4, generator=torch.Generator().manual_seed(seed + step))\n    return x, x[:, :1]\n"
+        "def loss(output, batch):\n    return 7 + (output - batch[1]).square().mean()\n"
+    )
+    config = RunConfig(model=f"{file}:build", data=f"{file}:data", width=8, depth=1, lr=0.01, steps=3)
+    first = run(config).initial_loss
+    assert first > 7
+    for again in (config.changed(lr=0.02), RunConfig(**json.loads(json.dumps(config.model_dump(mode="json"))))):  # as a sweep keeps it
+        assert run(again).initial_loss == first
+    assert run(config.changed(loss="mse")).initial_loss < 7 and config.changed(loss="mse").hash != config.hash
+    assert RunConfig(width=8, depth=1, lr=0.1).loss == "cross-entropy"
+
+
+def test_losses_and_accuracies_of_every_kind_of_batch():
+    from trimtab.setup import correct, cross_entropy, forward, mse
+
+    torch.manual_seed(0)
+    plain = torch.nn.functional.cross_entropy
+    scores, classes = torch.randn(4, 6, 5), torch.randint(0, 5, (4, 6))
+    classes[:, ::2] = -100
+    asked = scores.argmax(-1)[:, 1::2] == classes[:, 1::2]
+    for output in (scores, {"logits": scores}, (scores, 1)):
+        assert cross_entropy(output, (None, classes)) == plain(scores.flatten(0, 1), classes.flatten())
+        assert correct(output, (None, classes)) == (int(asked.sum()), asked.numel())  # targets left out of the loss are not counted as wrong
+    image, pixels = torch.randn(2, 3, 7, 7), torch.randint(0, 3, (2, 7, 7))
+    assert cross_entropy(image, (None, pixels)) == plain(image, pixels)
+    assert correct(image, (None, pixels)) == (int((image.argmax(1) == pixels).sum()), pixels.numel())
+    soft = torch.softmax(torch.randn(4, 6, 5), -1)
+    assert cross_entropy(scores, (None, soft)) == pytest.approx(float(plain(scores.flatten(0, 1), soft.flatten(0, 1))))
+    f, y = torch.randn(8), torch.randn(8, 1)
+    assert mse(f, (None, y)) == pytest.approx(float((f - y[:, 0]).square().mean() / 2)) and mse(f[:, None], (None, y[:, 0])) == mse(f, (None, y))
+    assert forward(lambda a, b: a + b, ({"a": 1, "b": 2}, 0)) == 3
+    for loss, output, batch in (
+        (cross_entropy, torch.randn(8, 1), (None, y)),  # numbers are no classes
+        (cross_entropy, torch.randn(2, 7, 7, 7), (None, pixels)),  # which of the sevens are the classes?
+        (cross_entropy, torch.randn(2, 3), (None, pixels)),
+        (cross_entropy, {"hidden": f}, (None, classes)),
+        (mse, {"logits": f}, {"labels": y}),
+        (mse, f, (None, torch.randn(9))),
+    ):
+        with pytest.raises(InputError):
+            loss(output, batch)

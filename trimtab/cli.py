@@ -247,7 +247,7 @@ class Check:
     data: str | None = None
     """Your `data(step)`, a dict or (inputs, target), if not `data` beside build; `data(split, seed, step)` is taken too."""
     loss: str | None = None
-    """Your `loss(output, target)`, if not `loss` beside build, nor cross-entropy."""
+    """Your `loss(output, target)`, if not `loss` beside build, nor cross-entropy; beside `data(split, seed, step)` it is `loss(output, batch)`, as in a sweep."""
     scheme: str = "depth-mup"
     """sp, ntk, mup, depth-mup or completep."""
     optimizer: str = "AdamW"

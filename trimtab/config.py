@@ -62,8 +62,9 @@ class RunConfig(BaseModel):
     data: str = "digits"
     """A zoo name (digits, cifar10, images, text, teacher) or your own pkg.mod:data, called with (split, seed, step)."""
     data_options: dict[str, Any] = {}
-    loss: str = "cross-entropy"
-    """cross-entropy, mse ((f - y)^2 / 2 summed over outputs) or your own pkg.mod:loss, called with (output, batch)."""
+    loss: str | None = None
+    """cross-entropy, mse ((f - y)^2 / 2 summed over outputs) or your own pkg.mod:loss, called with (output, batch). None: the
+    function `loss` beside your own build if there is one, else cross-entropy."""
     batch_size: int = Field(64, ge=1)
 
     optimizer: Literal["sgd", "adam", "adamw", "muon"] = "sgd"
@@ -102,6 +103,8 @@ class RunConfig(BaseModel):
 
     def __init__(self, **given: Any):
         found: list[str] = []
+        if given.get("loss") is None and not (zoo.own(given.get("model")) and not str(given["model"]).startswith("hf:")):
+            given["loss"] = "cross-entropy"  # only beside a user's own build may another one stand: elsewhere the name says it all
         try:
             super().__init__(**given)
         except ValidationError as error:

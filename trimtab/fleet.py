@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
@@ -33,7 +34,7 @@ from trimtab.train import Interrupted, Run
 
 SMALLEST = 2  # a stack of one would take other kernels (mm for bmm) and other bits
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
-NO_FLEET = "a fleet trains with sgd, adam or adamw in float32 or float64, without compile and without dropout"
+NO_FLEET = "a fleet trains with sgd, adam or adamw in float32 or float64, without compile and without dropout, on batches of one input tensor and one target tensor"
 
 
 def run(
@@ -62,7 +63,12 @@ def run(
 
 def possible(config: RunConfig) -> bool:
     """Whether runs like this one may train as a fleet at all."""
-    return config.optimizer in OPTIMIZERS and config.dtype != "bfloat16" and not config.compile and not setup(config).random
+    return config.optimizer in OPTIMIZERS and config.dtype != "bfloat16" and not config.compile and not setup(config).random and _two_tensors(setup(config))
+
+
+def _two_tensors(made: Setup) -> bool:
+    batch = made.batch(0, 0)
+    return not isinstance(batch, dict) and all(isinstance(part, Tensor) for part in batch)
 
 
 class Fleet:
@@ -86,6 +92,7 @@ class Fleet:
         self.theta = torch.stack([torch.cat([dict(m.named_parameters())[n].detach().flatten() for n in self.names]) for m in models])
         rest = [{n: v.detach() for n, v in (*m.named_parameters(), *m.named_buffers()) if n not in trained} for m in models]
         self.fixed = {n: torch.stack([r[n] for r in rest]) for n in rest[0]}
+        self.twins = _twins(models[0])
         self.moments = [torch.zeros_like(self.theta) for _ in range({"sgd": 1, "adam": 2, "adamw": 2}[self.configs[0].optimizer])]
         self.losses: list[list[float]] = [[] for _ in models]
         self.tests: list[list[tuple[int, float, float | None]]] = [[] for _ in models]
@@ -239,7 +246,8 @@ class Fleet:
         held = list(self.fixed)
 
         def one(parts: list[Tensor], fixed: list[Tensor], x: Tensor, y: Tensor) -> Tensor:
-            output = functional_call(self.skeleton, {**dict(zip(self.names, parts, strict=True)), **dict(zip(held, fixed, strict=True))}, (x,))
+            given = {**dict(zip(self.names, parts, strict=True)), **dict(zip(held, fixed, strict=True))}
+            output = functional_call(self.skeleton, given | {twin: given[name] for twin, name in self.twins.items()}, (x,))
             return self.setup.loss(output, (x, y))
 
         fixed = [v.clone() for v in self.fixed.values()]  # recording runs the forward once: running statistics must not move
@@ -262,9 +270,12 @@ class Fleet:
     def model(self, member: int) -> nn.Module:
         """One member's model, as it is now."""
         row = self.rows.index(member)
-        model = self.setup.drawn(self.configs[member].width, self.configs[member].depth, 0)
+        model = self.setup.start(self.configs[member].seed)
         held = {name: part.view(shape) for name, part, shape in zip(self.names, self.theta[row].split(self.sizes), self.shapes, strict=True)}
-        model.load_state_dict(held | {n: v[row] for n, v in self.fixed.items()}, strict=False)
+        places = dict(model.named_parameters()) | dict(model.named_buffers())
+        with torch.no_grad():
+            for name, value in (held | {n: v[row] for n, v in self.fixed.items()}).items():
+                places[name].copy_(value)
         return model.train()
 
     def save(self) -> None:
@@ -304,6 +315,13 @@ def plain(graph: Any) -> Callable[..., Tensor]:
     return graph
 
 
+def _twins(model: nn.Module) -> dict[str, str]:
+    """{further name of a tied tensor: the name it goes by}; moving a module to meta unties them."""
+    first = {id(v): n for n, v in (*model.named_parameters(), *model.named_buffers())}
+    every = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
+    return {n: first[id(v)] for n, v in every if n != first[id(v)]}
+
+
 def _alike(configs: list[RunConfig]) -> None:
     """Refuse members that do not share what a fleet shares."""
     if not configs:
@@ -314,8 +332,8 @@ def _alike(configs: list[RunConfig]) -> None:
         different = [key for key, value in c.model_dump(include=shared).items() if value != first[key]]
         if different:
             raise InputError(f"the members of a fleet differ in numbers only (lr, momentum, decay, clip, gamma0, seed): {', '.join(different)} differ.")
-    if configs[0].optimizer not in OPTIMIZERS or configs[0].dtype == "bfloat16" or configs[0].compile or setup(configs[0]).random:
-        c = configs[0]
+    c = configs[0]
+    if not possible(c):
         raise InputError(f"{NO_FLEET}: got {c.optimizer}, {c.dtype}, compile {c.compile}, random {setup(c).random}. Train them one by one.")
 
 
@@ -372,7 +390,9 @@ def _raced(config: RunConfig, members: int) -> float:
     fleet = Fleet([config.changed(seed=config.seed + i) for i in range(members)])
     fleet.step(0)
     fleet.step(1)
-    if abs(fleet.losses[0][1] - second) > 1e-3 * abs(second):
+    other = Run(config.changed(seed=config.seed + 1))  # of another draw: what the model keeps outside its parameters and buffers is not stacked
+    other.step(0)
+    if not np.allclose([losses[-1] for losses in fleet.losses[:2]], [second, other.step(1)], rtol=1e-3, atol=0.0, equal_nan=True):
         return 0.0
     alone, together = [], []
     for step in range(2, 2 + STEPS):  # interleaved, so that other load on the machine meets both
@@ -388,5 +408,5 @@ def _raced(config: RunConfig, members: int) -> float:
 def _key(config: RunConfig, members: int) -> str:
     import platform
 
-    what = config.model_dump(mode="json", include=SHARED - {"scheme", "base", "gamma0", "eval_examples"} | {"optimizer"})
+    what = config.model_dump(mode="json", include=SHARED - {"scheme", "base", "gamma0", "eval_examples"} | {"optimizer", "sources"})
     return json.dumps([what, members, torch.__version__, platform.processor() or platform.machine(), torch.get_num_threads()], sort_keys=True)

@@ -29,6 +29,7 @@ from trimtab.zoo import fitting, own, size_faults
 
 PLAN_SEED = 0
 EVAL_BATCH = 500
+IGNORED = -100  # a target that torch's cross-entropy leaves out
 HF = "hf:"
 SHARED = {"model", "model_options", "width", "depth", "base", "scheme", "gamma0", "overrides", "data", "data_options", "loss", "batch_size", "eval_examples", "dtype", "device"}
 
@@ -120,7 +121,7 @@ class Setup:
             if made is not None:
                 return made()
         batch = self.cast(self.batch(0, 0))
-        few = {k: _few(v) for k, v in batch.items()} if isinstance(batch, dict) else _few(batch[0])
+        few = _few(batch if isinstance(batch, dict) else batch[0])
         return few if isinstance(few, dict | tuple) else (few,)
 
     def _parametrized(self) -> Parametrization:
@@ -172,6 +173,8 @@ class Setup:
         if isinstance(batch, dict):
             return {k: move(v) for k, v in batch.items()}
         inputs, target = batch
+        if isinstance(inputs, Mapping):
+            return {k: move(v) for k, v in inputs.items()}, move(target)
         return (tuple(move(v) for v in inputs) if isinstance(inputs, list | tuple) else move(inputs)), move(target)
 
     @functools.cached_property
@@ -179,10 +182,8 @@ class Setup:
         c = self.config
         if own(c.loss):
             return load(c.loss)
-        near = beside(c.model, "loss") if own(c.model) and not c.model.startswith(HF) else None
-        if near is not None and "loss" not in c.model_fields_set:
-            return near
-        return mse if c.loss == "mse" else cross_entropy
+        near = beside(c.model, "loss") if c.loss is None and own(c.model) and not c.model.startswith(HF) else None
+        return near or (mse if c.loss == "mse" else cross_entropy)
 
     def evaluate(self, model: Callable[..., Any], batch: Batch) -> tuple[Tensor, Tensor | None]:
         """(loss, output) of one forward, autocast if the run asks for it."""
@@ -196,8 +197,7 @@ class Setup:
 
 def setup(config: RunConfig) -> Setup:
     """The set-up of a configuration; runs that differ only in numbers share one."""
-    shared = config.model_dump(mode="json", include=SHARED) | {"chosen": "loss" in config.model_fields_set}
-    return _setup(json.dumps(shared, sort_keys=True), _Held(config))
+    return _setup(json.dumps(config.model_dump(mode="json", include=SHARED), sort_keys=True), _Held(config))
 
 
 class _Held:
@@ -230,10 +230,10 @@ def named(model: str) -> Callable[..., nn.Module]:
 
 
 def forward(model: Callable[..., Any], batch: Batch) -> Any:
-    """The model's output on a batch: keyword arguments of a dict, else the inputs."""
-    if isinstance(batch, dict):
-        return model(**batch)
-    inputs = batch[0]
+    """The model's output on a batch: keyword arguments of a dict, else the inputs: a tensor, a tuple or a dict."""
+    inputs = batch if isinstance(batch, dict) else batch[0]
+    if isinstance(inputs, dict):
+        return model(**inputs)
     return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
 
 
@@ -247,42 +247,81 @@ def logits(output: Any) -> Tensor | None:
     """The tensor of scores in a model's output, if there is one."""
     if isinstance(output, Tensor):
         return output
-    found = getattr(output, "logits", None)
+    found = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
     if found is None and isinstance(output, tuple | list) and output and isinstance(output[0], Tensor):
         found = output[0]
     return found
 
 
+def scored(output: Any, batch: Batch, loss: str) -> tuple[Tensor, Tensor]:
+    """(scores, target) of what a loss is taken of."""
+    scores, target = logits(output), None if isinstance(batch, dict) else batch[1]
+    if scores is None or not isinstance(target, Tensor):
+        raise InputError(
+            f"{loss} needs a tensor of outputs (or .logits) and a target tensor: got {type(output).__name__} and {'a dict batch' if target is None else type(target).__name__}. "
+            "Pass a loss function of your own: loss = 'file.py:loss', called with (output, batch)."
+        )
+    return scores, target
+
+
+def class_axis(scores: Tensor, target: Tensor) -> int | None:
+    """Where the classes are: last, or second as torch has them for images; None where the shapes do not fit."""
+    if scores.ndim < 4 and scores.shape[:-1] == target.shape:
+        return -1
+    if scores.ndim > 1 and (scores.shape[0], *scores.shape[2:]) == tuple(target.shape):
+        return 1 if scores.shape[:-1] != target.shape else None  # as many classes as pixels in a row: it could be either
+    return -1 if scores.shape[:-1] == target.shape else None
+
+
 def cross_entropy(output: Any, batch: Batch) -> Tensor:
     """Mean cross-entropy in nats over examples and, for sequences, positions; a dict's own loss where it has one."""
     if isinstance(batch, dict):
-        loss = output["loss"] if isinstance(output, Mapping) else getattr(output, "loss", None)
+        loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
         if loss is None:
             raise InputError("a batch that is a dict needs a model whose output has .loss (pass labels), or a loss function of your own: loss = 'file.py:loss'.")
         return loss
-    scores, target = logits(output), batch[1]
-    assert scores is not None
-    return functional.cross_entropy(scores.flatten(0, target.ndim - 1), target.flatten())
+    scores, target = scored(output, batch, "cross-entropy")
+    own = "Pass loss = 'mse' for numbers, or a loss function of your own: loss = 'file.py:loss'."
+    if target.is_floating_point():
+        if target.shape != scores.shape or not torch.allclose(target.sum(-1), torch.ones_like(target.sum(-1)), atol=1e-3):
+            raise InputError(
+                f"cross-entropy takes classes, or probabilities over the last dimension: got floats of shape {tuple(target.shape)} for outputs {tuple(scores.shape)}. {own}"
+            )
+        return functional.cross_entropy(scores.flatten(0, -2), target.flatten(0, -2))
+    axis = class_axis(scores, target)
+    if axis is None:
+        raise InputError(f"cross-entropy needs one class per output row: the outputs are {tuple(scores.shape)}, the target {tuple(target.shape)}. {own}")
+    return functional.cross_entropy(scores, target) if axis == 1 else functional.cross_entropy(scores.flatten(0, target.ndim - 1), target.flatten())
 
 
 def mse(output: Any, batch: Batch) -> Tensor:
     """(f - y)^2 / 2 summed over outputs, averaged over examples; classes count as one-hot targets."""
-    f, y = logits(output), batch[1]
-    assert f is not None
-    y = functional.one_hot(y, f.shape[-1]).to(f.dtype) if not y.is_floating_point() else y.reshape(f.shape)
-    return (f - y).square().flatten(1).sum(1).mean() / 2
+    f, y = scored(output, batch, "mse")
+    if y.is_floating_point():
+        if y.numel() != f.numel():
+            raise InputError(f"mse needs one number per output: the outputs are {tuple(f.shape)}, the target {tuple(y.shape)}.")
+        y = y.reshape(f.shape)
+    else:
+        y = functional.one_hot(y, f.shape[-1]).to(f.dtype)
+    return (f - y).square().reshape(len(f), -1).sum(1).mean() / 2
 
 
 def correct(output: Any, batch: Batch) -> tuple[int, int] | None:
-    """(right, all) predictions of a classifier, None where targets are not classes."""
+    """(right, all) predictions of a classifier, None where targets are not classes; targets of -100 are not asked, as in the loss."""
     scores = logits(output)
     target = batch.get("labels") if isinstance(batch, dict) else batch[1]
-    if scores is None or not isinstance(target, Tensor) or target.is_floating_point() or scores.shape[:-1] != target.shape or (isinstance(batch, dict) and target.ndim > 1):
+    if scores is None or not isinstance(target, Tensor) or target.is_floating_point() or (isinstance(batch, dict) and target.ndim > 1):
         return None
-    return int((scores.argmax(-1) == target).sum()), target.numel()
+    axis = class_axis(scores, target)
+    if axis is None:
+        return None
+    asked = target != IGNORED
+    return int(((scores.argmax(axis) == target) & asked).sum()), int(asked.sum())
 
 
 def _few(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(_few(v) for v in value)
+    if isinstance(value, dict):
+        return {k: _few(v) for k, v in value.items()}
     return value[:8] if isinstance(value, Tensor) and value.ndim else value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -59,7 +58,7 @@ def checking(command: Check) -> int:
         list(command.widths) or [base[0] * k for k in TIMES],
         list(command.depths) or [base[1] * k for k in TIMES],
         base=base,
-        data=_of_step(data),
+        data=_of_step(data, whole=loss is not None),
         scheme=None if own else command.scheme,
         optimizer=optimizer,
         lr=command.lr,
@@ -79,10 +78,20 @@ def checking(command: Check) -> int:
     return EXIT[result.verdict]
 
 
-def _of_step(data: Callable[..., Any]) -> Callable[[int], Any]:
-    """A function of the step, also from data(split, seed, step)."""
+def _of_step(data: Callable[..., Any], *, whole: bool) -> Callable[[int], Any]:
+    """A function of the step, also from data(split, seed, step).
+
+    The latter is what a sweep takes, and there a loss is called with the whole batch: `whole` puts it in the target's place.
+    """
     try:
         needed = [p for p in inspect.signature(data).parameters.values() if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     except (TypeError, ValueError):
         return data
-    return functools.partial(data, "train", 0) if len(needed) == 3 else data
+    if len(needed) != 3:
+        return data
+
+    def batch(step: int) -> Any:
+        made = data("train", 0, step)
+        return (made[0], tuple(made)) if whole and isinstance(made, list | tuple) and len(made) == 2 else made
+
+    return batch

@@ -246,12 +246,19 @@ def moved(batch: Any, device: torch.device | None) -> Any:
 def _loss(setup: Setup, model: nn.Module, batch: Any) -> Tensor:
     args, kwargs = as_call(inputs_of(batch))
     out = model(*args, **kwargs)
-    if isinstance(batch, Mapping):
-        value = setup.loss(out, batch) if setup.loss is not None else out.get("loss") if isinstance(out, dict) else getattr(out, "loss", None)
+    if setup.loss is not None:
+        try:
+            value = setup.loss(out, batch if isinstance(batch, Mapping) else batch[1])
+        except TrimtabError:
+            raise
+        except Exception as error:
+            raise InputError(f"loss(output, {'batch' if isinstance(batch, Mapping) else 'target'}) raised {type(error).__name__}: {error}.") from error
+    elif isinstance(batch, Mapping):
+        value = out.get("loss") if isinstance(out, dict) else getattr(out, "loss", None)
         if value is None:
             raise InputError("a dict batch needs a model whose output has .loss (for transformers: labels in the batch), or loss=function(output, batch).")
     else:
-        value = setup.loss(out, batch[1]) if setup.loss is not None else cross_entropy(output_of(out), batch[1])
+        value = cross_entropy(output_of(out), batch[1])
     if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
         raise InputError(f"the loss must be one number that depends on the parameters: got {type(value).__name__}{tuple(value.shape) if isinstance(value, Tensor) else ''}.")
     return value.reshape(())

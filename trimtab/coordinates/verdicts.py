@@ -150,7 +150,9 @@ def decide(lines: Sequence[Line], axes: Sequence[str], about: dict[str, Any], no
     for line in lines:
         for step in range(line.y.shape[-1]):
             y = line.y[:, :, step]
-            if np.isneginf(y).any() or np.isnan(y).all():
+            asked = line.expected is not None and line.judged == step
+            still = asked and line.quantity == "logits change" and bool(np.isneginf(y).all())  # training does nothing: no reason to pass
+            if (np.isneginf(y).any() and not still) or (np.isnan(y).all() and not asked):
                 continue  # exactly zero somewhere (a zero start), or not measured at this step
             found = fit(line.x, y) if np.isfinite(y).all() else Fit(math.nan, math.nan, math.nan, math.nan, math.nan, y.shape[1], y.shape[0])
             want, answer = line.expected, ""
@@ -165,7 +167,9 @@ def decide(lines: Sequence[Line], axes: Sequence[str], about: dict[str, Any], no
             ]
             if answer in ("bad", "unsure") and want is not None:
                 why = cause(line.quantity, line.axis, found.slope, _near(found.slope, want), role=line.role, place=line.place, carries=line.carries, alpha=alpha)
-                if not outside(found.slope, want.low, want.high):
+                if not math.isfinite(found.slope):
+                    why = "is exactly zero: training changes nothing" if still else "is not finite: training diverges" + (" at the larger sizes" if answer == "bad" else "")
+                elif not outside(found.slope, want.low, want.high):
                     why = f"is as it should be as far as {y.shape[1]} seeds tell, but noisy"
                 item = Culprit(line.module, line.quantity, line.axis, step, found.slope, found.low, found.high, expected, why)
                 (culprits if answer == "bad" else unsure).append((_order(line, found, want, len(rows)), item))
@@ -229,6 +233,8 @@ def _advice(verdict: str, unsure: Sequence[Culprit], wants: Sequence[int | None]
         return ""
     if not unsure:
         return "nothing could be judged: give at least two widths or depths, and a model with residual branches for depth."
+    if any("changes nothing" in c.cause for c in unsure):
+        return "training changes nothing at any size: raise lr."
     if any(not math.isfinite(c.slope) for c in unsure):
         return "the smallest size diverged: lower lr."
     known = [w for w in wants if w is not None]

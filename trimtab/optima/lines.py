@@ -8,6 +8,8 @@ cannot be told is refused with the values to choose from.
 from __future__ import annotations
 
 import dataclasses
+import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -111,7 +113,7 @@ def line(table: Table, over: str, hp: str, scheme: str, *, metric: str = "train_
         raise InputError(f"scheme must be one of the store's: {', '.join(schemes(table)) or 'it has none'}; got {scheme!r}.")
     for column, value in where.items():
         values = cells[column]
-        kept = cells[np.isclose(values, value, rtol=1e-9, atol=0)] if isinstance(value, (int, float)) and pd.api.types.is_numeric_dtype(values) else cells[values == value]
+        kept = cells[equal(values, value)]
         if not len(kept):
             raise InputError(f"where={{{column!r}: {value!r}}} leaves nothing: the values are {_listed(values)}.")
         cells = kept
@@ -127,14 +129,19 @@ def line(table: Table, over: str, hp: str, scheme: str, *, metric: str = "train_
         choose = "; ".join(f"{c}: {_listed(cells[c])}" for c in ambiguous)
         raise InputError(f"one curve per size needs one value of everything but {hp} and the seed. Swept here too: {choose}. Choose with where={{{ambiguous[0]!r}: ...}}.")
     values = cells[hp].to_numpy(float)
-    axis, notes = axis_of(values), []
+    axis, notes = "log2" if hp == "lr" else axis_of(values), []  # rates are multiplied, however few or evenly they were tried
     if axis == "log2" and (values == 0).any():
         cells, notes = cells[values > 0], [f"{hp} = 0 has no place on a log axis and is left out"]
     x = np.log2(cells[hp].to_numpy(float)) if axis == "log2" else cells[hp].to_numpy(float)
     state = cells["state"].to_numpy(str)
     y = numbers(cells[metric])
     collapsed = cells["collapsed"].fillna(False).astype(bool).to_numpy() if "collapsed" in cells else np.zeros(len(cells), bool)
-    stable = (state == "done") & ~collapsed & np.isfinite(y)
+    learned = (state == "done") & ~collapsed
+    if learned.any() and not np.isfinite(y[learned]).any():
+        raise InputError(
+            f"{metric} was not measured in these runs: they have {', '.join(m for m in RESULTS if m in cells and np.isfinite(numbers(cells[m])[learned]).any()) or 'nothing'}."
+        )
+    stable = learned & np.isfinite(y)
     unstable = (state == "diverged") | ((state == "done") & ~stable)
     cells = cells.assign(x=np.round(x, 9), y=np.where(stable, y, np.nan), stable=stable, unstable=unstable)
     sizes = sorted(cells[over].unique())
@@ -144,15 +151,38 @@ def line(table: Table, over: str, hp: str, scheme: str, *, metric: str = "train_
 
 def also_swept(cells: Table, over: str, hp: str) -> list[str]:
     """Columns of the configuration that take several values at one size and one value of hp."""
-    columns = [c for c in cells.columns if c not in ABOUT and c not in (over, hp) and _scalar(cells[c]) and cells[c].nunique(dropna=False) > 1]
+    cells = cells.assign(**{str(c): _words(cells[c]) for c in cells.columns if c not in ABOUT and not _scalar(cells[c])})
+    columns = [c for c in cells.columns if c not in ABOUT and c not in (over, hp) and cells[c].nunique(dropna=False) > 1]
     if not columns:
         return []
     most = cells.groupby([*SIZES, "scheme", hp], dropna=False)[columns].nunique(dropna=False).max()
     return [str(c) for c in columns if most[c] > 1]
 
 
+def equal(values: Any, value: Any) -> Any:
+    """Where a column has a value, which may be a list, a table or None."""
+    if isinstance(value, (int, float)) and not math.isnan(value) and pd.api.types.is_numeric_dtype(values):
+        return np.isclose(values, value, rtol=1e-9, atol=0)
+    return (_words(values) == _word(value)).to_numpy(bool)
+
+
 def _scalar(values: Any) -> bool:
     return values.dtype != object or values.map(lambda v: v is None or isinstance(v, (int, float, str, bool))).all()
+
+
+def _words(values: Any) -> Any:
+    """A column as texts that are equal where its values are: lists and tables too, None and NaN alike."""
+    return values.map(_word)
+
+
+def _word(value: Any) -> str:
+    """
+    >>> _word([0.9, 0.95]) == _word((0.9, 0.95)), _word(None) == _word(math.nan), _word("None") == _word(None)
+    (True, True, False)
+    """
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "None"
+    return json.dumps(value, sort_keys=True, default=lambda v: v.item() if isinstance(v, np.generic) else str(v))
 
 
 def settled(table: Table, hp: str, metric: str, base: Sequence[float] | None) -> dict[str, Any]:
@@ -170,5 +200,10 @@ def settled(table: Table, hp: str, metric: str, base: Sequence[float] | None) ->
 
 
 def _listed(values: Any, most: int = 8) -> str:
-    unique = sorted(values.dropna().unique(), key=lambda v: (isinstance(v, str), v))
-    return ", ".join(str(v) for v in unique[:most]) + (f" and {len(unique) - most} more" if len(unique) > most else "")
+    if values.dtype == object:
+        unique = sorted(_words(values).unique())
+        shown = [word.strip('"') for word in unique]
+    else:
+        unique = sorted(values.dropna().unique())
+        shown = [str(v) for v in unique] + (["None"] if values.isna().any() else [])
+    return ", ".join(shown[:most]) + (f" and {len(shown) - most} more" if len(shown) > most else "")

@@ -246,15 +246,19 @@ def _advice(chosen: Line, told: str, slope: Drift, needed: int | None, optima: T
         return ""
     parts = []
     if pending:
-        parts.append(f"{pending} cells of this line are not finished")
+        failed = int((chosen.cells["state"] == "failed").sum())
+        parts += [f"{pending - failed} cells of this line are not finished"] * (pending > failed) + [f"{failed} cells of this line failed: see `trimtab status`"] * (failed > 0)
     if len(optima) < 2:
         parts.append(f"a drift needs two sizes: there is one {chosen.over}")
     edge = optima[optima["status"].isin(("beyond the grid", "too few rates"))]
     if len(edge):
         parts.append(f"try more values of {chosen.hp} at {chosen.over} " + ", ".join(f"{v:g}" for v in edge[chosen.over]) + ", where the best lies at the edge of the grid")
-    lost = optima[optima["status"] == "none stable"]
+    lost = optima[(optima["status"] == "none stable") & (optima["unstable"] > 0)]
     if len(lost):
         parts.append(f"nothing was stable at {chosen.over} " + ", ".join(f"{v:g}" for v in lost[chosen.over]) + f": try smaller values of {chosen.hp}")
+    few = optima[(optima["status"] == "last stable") & (optima["rates"] < 3)]
+    if len(few):
+        parts.append(f"fewer than three values of {chosen.hp} are stable at {chosen.over} " + ", ".join(f"{v:g}" for v in few[chosen.over]) + ": try smaller ones")
     if slope.scatter > 0:
         parts.append(f"the optima scatter about a line by {slope.scatter:.2f} log2, more than their seeds explain: more sizes would tell, more seeds would not")
     if needed is not None:
@@ -281,8 +285,8 @@ def joint(
     """
     source = opened(store)
     table = source.to_pandas()
-    if hp2 not in table:
-        raise InputError(f"hp2 must be a column of the store: got {hp2!r}.")
+    if hp2 not in table or not pd.api.types.is_hashable(table[hp2].iloc[0] if len(table) else None):
+        raise InputError(f"hp2 must be a column of the store that holds numbers or names: got {hp2!r}.")
     name = scheme or default_scheme(schemes(table))
     tables = []
     for value in sorted(table[hp2].dropna().unique()):

@@ -24,7 +24,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from trimtab.errors import InputError
-from trimtab.optima.lines import NEEDED, Line, default_scheme, line, schemes, settled, varied
+from trimtab.optima.lines import NEEDED, Line, default_scheme, equal, line, schemes, settled, varied
 from trimtab.optima.sources import Source, Table, opened, records
 from trimtab.optima.transfers import Transfer, analysed, joint, plain
 from trimtab.optima.wording import between, headline, named, number, optimum, regret, sentence, slope, span
@@ -148,7 +148,7 @@ def gathered(source: Source, hp: str = "lr", metric: str = "train_loss") -> dict
 def _present(table: Table, scheme: str, where: Mapping[str, Any]) -> dict[str, Any]:
     """The settled values that this scheme was run at; a scheme that never varied a column keeps its own value."""
     mine = table[table["scheme"] == scheme]
-    return {c: v for c, v in where.items() if (mine[c] == v).any()}
+    return {c: v for c, v in where.items() if equal(mine[c], v).any()}
 
 
 def _axis(over: str, pairs: Sequence[tuple[Line, Transfer]], figures: dict[str, Any]) -> dict[str, Any]:

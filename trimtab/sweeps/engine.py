@@ -26,6 +26,7 @@ from typing import Any
 
 from trimtab.config import RunConfig
 from trimtab.errors import InputError, TrimtabError
+from trimtab.loading import sources
 from trimtab.sweeps import grid
 from trimtab.sweeps.grid import SweepConfig
 from trimtab.sweeps.store import StoreError, mended
@@ -128,6 +129,7 @@ class Driver:
 
     def _fill(self) -> None:
         """Add the cells that are missing, each with its unit."""
+        self._forget_stale()
         known = self.store.known()
         new = [(c.hash, c) for c in self.config.cells()]
         new = [(name, c) for name, c in new if name not in known]
@@ -139,6 +141,16 @@ class Driver:
             label = self.config.name
             self.store.add((name, label, c.model_dump(mode="json"), unit, fleet, _cost(c)) for name, c, unit, fleet in units(new, int(self.config.budget["fleet"])))
             self.store.copy()
+
+    def _forget_stale(self) -> None:
+        """Drop waiting cells of a user's file as it no longer is: they would carry the old file's name and the new one's numbers."""
+        waiting = self.store.waiting_sources()
+        now = sources(*{name for _, held in waiting for name in held})
+        stale = [cell for cell, held in waiting if any(now.get(name, sha) != sha for name, sha in held.items())]
+        if stale and (dropped := self.store.forget(stale)):
+            self.said.append(
+                f"{dropped} cells that were still waiting belong to an earlier version of a file of yours; they were dropped, those of the file as it is now take their place."
+            )
 
     def _take_back(self) -> None:
         """Release the claims of drivers of this host that are gone."""
@@ -279,15 +291,24 @@ def units(cells: list[tuple[str, RunConfig]], most: int) -> list[tuple[str, RunC
     groups: dict[str, list[tuple[str, RunConfig]]] = {}
     for name, config in cells:
         groups.setdefault(json.dumps(config.model_dump(mode="json", include=shared), sort_keys=True), []).append((name, config))
-    out = []
+    out, troubles, asked = [], [], 0
     for members in groups.values():
-        together = min(len(members), most) > 1 and fleet.pays(members[0][1], min(len(members), most), _memory())
+        together = False
+        if min(len(members), most) > 1:
+            asked += 1
+            try:
+                together = fleet.pays(members[0][1], min(len(members), most), _memory())
+            except Exception as error:  # one size that cannot be set up is no reason to lose the others: its cells will say why
+                troubles.append(error)
         size = most if together else 1
         parts = -(-len(members) // size)
         for i in range(parts):
             part = members[i * len(members) // parts : (i + 1) * len(members) // parts]
             unit = unit_name([name for name, _ in part])
             out += [(name, config, unit, together and len(part) > 1) for name, config in part]
+    if troubles and len(troubles) == asked == len(groups):  # nothing of the grid runs: said before any work
+        first = troubles[0]
+        raise first if isinstance(first, TrimtabError) else InputError(f"no run of the grid can be set up: {type(first).__name__}: {first}") from first
     return out
 
 

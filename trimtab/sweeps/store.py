@@ -171,6 +171,18 @@ class Store:
         """The names of all cells."""
         return {row[0] for row in self._read("SELECT cell FROM cells")}
 
+    def waiting_sources(self) -> list[tuple[str, dict[str, str]]]:
+        """(cell, {name: SHA-256 of the user's file it was made with}) of the cells that wait and have such files."""
+        found = self._read("SELECT cell, json_extract(config, '$.sources') FROM cells WHERE state = 'waiting' AND json_extract(config, '$.sources') NOT IN ('{}')")
+        return [(cell, json.loads(held)) for cell, held in found]
+
+    def forget(self, cells: Iterable[str]) -> int:
+        """Remove cells that wait; returns how many were removed."""
+        before = self._db.total_changes
+        with self._writing():
+            self._db.executemany("DELETE FROM cells WHERE cell = ? AND state = 'waiting'", [(cell,) for cell in cells])
+        return self._db.total_changes - before
+
     def set_meta(self, **values: Any) -> None:
         """Keep facts about the sweep as a whole."""
         with self._writing():

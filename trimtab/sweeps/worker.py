@@ -45,6 +45,7 @@ class Worker:
         self.claim: Claim | None = None
         self.begun = 0.0
         self.over = False
+        self.files: dict[str, str] = {}  # the users' files as they were when this process first met them
 
     def loop(self) -> int:
         """Work until nothing is left or a stop is asked for; returns the exit code."""
@@ -69,6 +70,12 @@ class Worker:
 
     def _do(self, claim: Claim) -> None:
         path = self.folder / f"{claim.unit}.checkpoint"
+        held = {name: sha for c in claim.configs for name, sha in (c.get("sources") or {}).items()}
+        self.files |= loading.sources(*(name for name in held if name not in self.files))
+        changed = [name for name, sha in held.items() if self.files.get(name, sha) != sha]
+        if changed:
+            self._fail(claim, claim.cells, f"{', '.join(changed)}: the file has changed since this cell was made. `trimtab sweep` again runs the cells of the file as it is now.")
+            return
         try:
             configs = [RunConfig(**c) for c in claim.configs]
             if claim.fleet:
