@@ -287,3 +287,11 @@ def test_cells_of_a_file_that_changed_are_not_run_under_its_old_name(tmp_path):
     worker._do(store.claim("me"))
     loading.ROOTS.remove(tmp_path)
     assert "has changed" in store.errors(1)[0][1]
+
+
+def test_a_file_that_is_no_store_is_not_moved_away(tmp_path):
+    notes = tmp_path / "notes.md"
+    notes.write_text("what I thought about\n" * 100)
+    with pytest.raises(InputError, match="is not replaced"):
+        sweep({"base": [8, 3], "axes": {"lr": [0.1]}}, notes)
+    assert notes.read_text().startswith("what I thought")
