@@ -289,7 +289,11 @@ def test_what_was_not_measured_is_not_called_unstable():
         trimtab.transfer(pd.DataFrame(runs()), metric="test_loss")
     for state, words in (("waiting", "36 cells of this line are not finished"), ("failed", "36 cells of this line failed")):
         t = trimtab.transfer(pd.DataFrame(runs()).assign(state=state, train_loss=math.nan))
-        assert words in t.advice and "smaller" not in t.advice
+        assert words in t.advice and "smaller" not in t.advice and not t.signatures and set(t.optima.status) == {"not finished"}
+    table = pd.DataFrame(runs()).assign(scheme="mup")
+    table.loc[table.depth == 8, ["state", "train_loss"]] = "waiting", math.nan
+    t = trimtab.transfer(table)  # what has not run yet is not said to diverge
+    assert t.signatures == [] and t.optima.status.tolist() == ["inside", "inside", "not finished"]
 
 
 def test_rates_are_always_on_a_log_axis():

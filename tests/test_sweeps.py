@@ -287,3 +287,32 @@ def test_cells_of_a_file_that_changed_are_not_run_under_its_old_name(tmp_path):
     worker._do(store.claim("me"))
     loading.ROOTS.remove(tmp_path)
     assert "has changed" in store.errors(1)[0][1]
+
+
+def test_a_file_that_is_no_store_is_not_moved_away(tmp_path):
+    notes = tmp_path / "notes.md"
+    notes.write_text("what I thought about\n" * 100)
+    with pytest.raises(InputError, match="is not replaced"):
+        sweep({"base": [8, 3], "axes": {"lr": [0.1]}}, notes)
+    assert notes.read_text().startswith("what I thought")
+
+
+@pytest.mark.parametrize(
+    ("axes", "run", "words"),
+    [
+        ({"momentum": [0.0, 0.9]}, {"optimizer": "adamw"}, "axes.momentum: not used by adamw"),
+        ({"betas": [[0.9, 0.95], [0.9, 0.999]]}, {}, "axes.betas: not used by sgd"),
+        ({"rest_lr": [0.1, 0.2], "optimizer": ["adam", "sgd"]}, {}, "axes.rest_lr: not used by adam and sgd"),
+        ({"batch_size": [16, 32]}, {"data": "mine.py:data"}, "axes.batch_size: your own data function makes the batches"),
+        ({"momentum": [0.0, 0.9]}, {"optimizer": "muon"}, "axes.momentum: 0 stands for"),
+    ],
+)
+def test_an_axis_that_changes_nothing_is_refused(axes, run, words):
+    with pytest.raises(InputError, match=words):
+        grid.read({"base": [32, 3], "axes": {"lr": [0.1], **axes}, "run": run})
+    assert len(grid.read({"base": [32, 3], "axes": {"lr": [0.1], "momentum": [0.0, 0.9], "optimizer": ["sgd", "adam"]}, "seeds": 1})) == 4
+
+
+def test_schemes_that_are_no_names():
+    with pytest.raises(InputError, match=r"schemes\[0\]: unknown name"):
+        grid.read({"base": [32, 3], "axes": {"lr": [0.1]}, "schemes": [["mup"]]})

@@ -266,3 +266,17 @@ def test_losses_and_accuracies_of_every_kind_of_batch():
     ):
         with pytest.raises(InputError):
             loss(output, batch)
+
+
+def test_folders_that_are_not_there_are_said_before_training(tmp_path, capsys):
+    (tmp_path / "run.toml").write_text("width = 8\ndepth = 3\nlr = 0.1\nsteps = 2\n")
+    assert cli.main(["train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "a" / "b.json"), "--checkpoint", str(tmp_path / "c" / "d")]) == 2
+    said = capsys.readouterr()
+    assert "out: must be in a folder" in said.err and "checkpoint: must be in a folder" in said.err and "step" not in said.err
+
+
+def test_the_checkpoint_of_another_configuration_is_said(tmp_path):
+    with pytest.raises(Interrupted):
+        run(SMALL, checkpoint=tmp_path / "c", stop=iter([False, False, True]).__next__)
+    other = Run(SMALL.changed(lr=0.06), tmp_path / "c")
+    assert not other.losses and "another configuration" in other.said[0] and not Run(SMALL, tmp_path / "c").said

@@ -70,6 +70,8 @@ class Run:
             state, self.said = checkpoints.load(self.path)
             if state is not None and state["config"] == config.hash:
                 self._restore(state)
+            elif state is not None:
+                self.said.append(f"the checkpoint {self.path} is of another configuration: this run begins anew and will replace it.")
         self.callable: Any = torch.compile(self.model) if config.compile else self.model
 
     def go(self, every: float, progress: Callable[[int, float, float], None] | None, stop: Callable[[], bool] | None) -> RunResult:

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from trimtab import checkpoints
-from trimtab.errors import InputError
+from trimtab.errors import InputError, faults
 from trimtab.reading import read_toml
 from trimtab.results import RunResult
 from trimtab.train import Interrupted, Run, RunConfig
@@ -36,6 +36,13 @@ def train(command: Train) -> int:
     except InputError as error:
         raise InputError(str(error).replace("the run's configuration", str(path))) from error
     checkpoint = Path(command.checkpoint) if command.checkpoint else path.with_suffix(".checkpoint")
+    missing = [
+        f"{name}: must be in a folder that exists: got {given}"
+        for name, given in (("checkpoint", checkpoint), ("out", command.out))
+        if given and not Path(given).resolve().parent.is_dir()
+    ]
+    if missing:  # said before the training, not after it
+        raise faults("trimtab train:", missing)
     run = Run(config, checkpoint)
     for line in run.said:
         print(f"trimtab: {line}", file=sys.stderr)

@@ -46,7 +46,7 @@ class Transfer:
 
     optima: one row per size: `optimum`, `low`, `high` in the hyperparameter's units (95 %; 0 and inf where unbounded), `log2`,
     `stderr` in log2 (or in units on a linear axis), `status` ("inside", "last stable", "beyond the grid", "none stable", "too few
-    rates"), `stable_max` the largest stable value, `loss` at the optimum, `n` stable runs.
+    rates", "not finished"), `stable_max` the largest stable value, `loss` at the optimum, `n` stable runs.
     points: one row per size and rate, for drawing. drift: slope, low, high in log2 per doubling. regret: one row per size.
     On a linear axis the drift is in the hyperparameter's units per doubling, and half a step of its grid takes the place of 0.25 log2.
     more: further runs of the same kind that would tell; 0 when told, None when runs alone would not; `advice` says it in words.
@@ -184,7 +184,7 @@ def _row(chosen: Line, size: float, cells: Table, runs: Table, f: Fit, wall: flo
         "stderr": f.stderr,
         "n": f.n,
         "rates": f.rates,
-        "status": f.status,
+        "status": "not finished" if f.status == "none stable" and not cells["unstable"].any() else f.status,
         "shape": f.shape,
         "stable_max": _units(chosen, float(rates.max())) if len(rates) else math.nan,
         "loss": _measured(runs, f.optimum),
@@ -253,7 +253,7 @@ def _advice(chosen: Line, told: str, slope: Drift, needed: int | None, optima: T
     edge = optima[optima["status"].isin(("beyond the grid", "too few rates"))]
     if len(edge):
         parts.append(f"try more values of {chosen.hp} at {chosen.over} " + ", ".join(f"{v:g}" for v in edge[chosen.over]) + ", where the best lies at the edge of the grid")
-    lost = optima[(optima["status"] == "none stable") & (optima["unstable"] > 0)]
+    lost = optima[optima["status"] == "none stable"]
     if len(lost):
         parts.append(f"nothing was stable at {chosen.over} " + ", ".join(f"{v:g}" for v in lost[chosen.over]) + f": try smaller values of {chosen.hp}")
     few = optima[(optima["status"] == "last stable") & (optima["rates"] < 3)]

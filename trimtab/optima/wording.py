@@ -38,8 +38,8 @@ def power(x: float) -> str:
 
 def optimum(row: Mapping[str, Any]) -> str:
     """The optimum as one would say it."""
-    if row["status"] == "none stable":
-        return "none stable"
+    if row["status"] in ("none stable", "not finished"):
+        return row["status"]
     return number(row["optimum"])
 
 
@@ -48,7 +48,7 @@ def between(row: Mapping[str, Any], axis: str, digits: int = 3) -> str:
     low, high = row["low"], row["high"]
     open_low, open_high = low == 0 if axis == "log2" else math.isinf(low), math.isinf(high)
     least, most = number(low, digits), number(high, digits)
-    if row["status"] == "none stable":
+    if row["status"] in ("none stable", "not finished"):
         return f"below {most}" if not open_high else "-"
     if open_low and open_high:
         return "anywhere"

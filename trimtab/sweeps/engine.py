@@ -103,8 +103,8 @@ class Driver:
         self.interrupted = False
 
     def go(self) -> Outcome:
-        folder_of(self.path).mkdir(exist_ok=True)
         self.store, told = mended(self.path)
+        folder_of(self.path).mkdir(exist_ok=True)
         self.said += told
         self._take_back()
         nursery = self._nursery()  # it loads torch while the cells are made

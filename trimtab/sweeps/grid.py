@@ -25,6 +25,7 @@ LARGEST = 1_000_000  # cells
 KEYS = ("name", "schemes", "base", "widths", "depths", "sizes", "centre", "seeds", "run", "axes", "budget")
 BUDGET = {"cell_seconds": 3600.0, "retries": 0, "checkpoint_seconds": 30.0, "fleet": 16}
 TAKEN = ("width", "depth", "base", "scheme", "seed", "sources")  # fields of a run that the sweep itself fills in
+USERS = {"momentum": ("sgd", "muon"), "nesterov": ("sgd",), "betas": ("adam", "adamw", "muon"), "eps": ("adam", "adamw", "muon"), "rest_lr": ("muon",)}
 RANGES = ("log2", "log10", "linear")
 
 
@@ -113,7 +114,7 @@ def _checked(c: dict[str, Any]) -> tuple[SweepConfig | None, list[str]]:
     if not isinstance(schemes, list | tuple) or not schemes or len(set(map(str, schemes))) != len(schemes):
         found.append(f"schemes: must be a list of names, none twice: got {schemes!r}")
         schemes = []
-    found += [zoo.unknown(f"schemes[{i}]", s, SCHEMES, own=False) for i, s in enumerate(schemes) if s not in SCHEMES]
+    found += [zoo.unknown(f"schemes[{i}]", s, SCHEMES, own=False) for i, s in enumerate(schemes) if not isinstance(s, str) or s not in SCHEMES]
     base = c.get("base")
     if base is None:
         found.append("base: is required: [width, depth] of the model that is tuned")
@@ -247,14 +248,29 @@ def _try_cells(sweep: SweepConfig) -> list[str]:
     """Faults of the runs: each axis value and each size in turn, which is all a fault can depend on in practice."""
     if "lr" not in sweep.axes and "lr" not in sweep.run:
         return ["axes.lr: is required: a rate in run, or several as an axis"]
+    found = _idle(sweep)
     first = {k: v[0] for k, v in sweep.axes.items()}
     tried = [(size, first) for size in sweep.sizes] + [(sweep.sizes[0], first | {k: v}) for k, values in sweep.axes.items() for v in values[1:]]
-    found: list[str] = []
     for (width, depth), numbers in tried:
         try:
             RunConfig(**_nested(sweep.run, numbers), scheme=sweep.schemes[0], width=width, depth=depth, base=sweep.base)
         except InputError as error:
             found += [line for line in _lines(error, sweep.axes) if line not in found]
+    return found
+
+
+def _idle(sweep: SweepConfig) -> list[str]:
+    """Axes that could not change anything: every value would give the same numbers, and look as if it did not matter."""
+    chosen = {key: [str(v) for v in sweep.axes.get(key, [sweep.run.get(key, default)])] for key, default in (("optimizer", "sgd"), ("data", "digits"))}
+    found = [
+        f"axes.{key}: not used by {' and '.join(chosen['optimizer'])}, so that every value gives the same run"
+        for key, users in USERS.items()
+        if key in sweep.axes and not set(users) & set(chosen["optimizer"])
+    ]
+    if "batch_size" in sweep.axes and all(zoo.own(name) for name in chosen["data"]):
+        found.append("axes.batch_size: your own data function makes the batches, so that every value gives the same run; sweep an option of it, as data_options.<name>")
+    if "muon" in chosen["optimizer"] and 0 in sweep.axes.get("momentum", ()):
+        found.append("axes.momentum: 0 stands for muon's own default, 0.95; leave it out")
     return found
 
 

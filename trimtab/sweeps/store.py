@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 APPLICATION = 0x7472696D  # "trim"
+HEADER = b"SQLite format 3\0"
 STATES = ("waiting", "running", "done", "diverged", "failed")
 RESULTS = ("train_loss", "test_loss", "accuracy", "initial_loss", "last_loss", "collapsed", "stopped_at", "seconds", "flops")
 LEASE = 30.0  # seconds a claim lasts without a heartbeat
@@ -424,6 +425,10 @@ def mended(path: str | Path) -> tuple[Store, list[str]]:
         return store, [_drop_rows(store)]
     if store is not None:
         store.close()
+    copied = place.with_name(place.name + ".copy").exists()
+    with place.open("rb") as file:
+        if not copied and file.read(len(HEADER)) != HEADER:  # somebody's notes, not a store that was damaged
+            raise InputError(f"{place} is there and is no store: it is not replaced. Name another file as the store.")
     aside = place.with_name(f"{place.name}.damaged-{hashlib.sha256(place.read_bytes()).hexdigest()[:8]}")
     os.replace(place, aside)
     for tail in ("-wal", "-shm"):
