@@ -96,7 +96,7 @@ class Limit:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values; infinite and missing numbers are None."""
-        return _plain({"verdict": self.verdict, "about": self.about, "table": self.rows, "rates": [_rate(r, self.bound.tolerance) for r in self.rates],
+        return plain({"verdict": self.verdict, "about": self.about, "table": self.rows, "rates": [_rate(r, self.bound.tolerance) for r in self.rates],
                        "bound": asdict(self.bound), "curves": self.curves, "kernels": self.kernels,
                        "optimum": None if self.optimum is None else asdict(self.optimum)})  # fmt: skip
 
@@ -130,11 +130,12 @@ def _rate(rate: Rate, tolerance: float) -> dict[str, Any]:
     return asdict(rate) | dict(zip(("needed", "needed_low", "needed_high"), rate.needed(tolerance), strict=True))
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """What JSON can hold: arrays as lists, NaN and infinities null."""
     if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple, np.ndarray)):
-        return [_plain(v) for v in value]
+        return [plain(v) for v in value]
     if isinstance(value, np.generic):
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value
@@ -184,7 +185,11 @@ def approach(
     >>> found.table.shape, [r.quantity for r in found.rates]
     ((2, 10), ['mean output', 'mean loss', 'one network'])
     """
-    widths, depths = _checked(x, y, widths, depths, networks, tolerance, case)
+    problems = checked(x, y, widths, depths, networks, samples, tolerance, case)
+    if problems:
+        raise faults(f"{len(problems)} fault{'s'[: len(problems) > 1]} in the arguments", problems)
+    widths, depths = sorted({int(w) for w in widths}), sorted({d if d == math.inf else int(d) for d in depths})
+    depths = [*FAR, math.inf] if depths == [math.inf] else depths
     finite = [int(d) for d in depths if math.isfinite(d)]
     total, done = len(depths) + len(widths) * len(finite), 0
 
@@ -207,26 +212,32 @@ def approach(
     return told(limits, nets, tolerance=tolerance, alpha=float(case.get("alpha", 0.5)), about=about | {k: v for k, v in case.items() if isinstance(v, (int, float, str))})
 
 
-def _checked(x, y, widths, depths, networks, tolerance, case) -> tuple[list[int], list[float]]:
+def checked(x, y, widths, depths, networks, samples, tolerance, case) -> list[str]:
+    """All faults of the arguments of `approach`, in words.
+
+    >>> checked([[1.0]], [1.0], [8.5], [1], 16, 400, 0.05, {"activation": "tanh", "lr": 0.1, "steps": 0})
+    ['width: must be integers >= 2, got [8.5].', 'steps: the number of gradient steps T must be an integer >= 1, got 0.']
+    """
     problems: list[str] = []
-    if not len(widths) or any(isinstance(w, bool) or int(w) != w or w < 2 for w in widths):
-        problems.append(f"widths: must be integers >= 2, got {list(widths)}.")
-    if not len(depths) or any(isinstance(d, bool) or not (d == math.inf or (d >= 1 and int(d) == d)) for d in depths):
-        problems.append(f"depths: must be integers >= 1 or inf, got {list(depths)}.")
+    if not len(widths) or any(isinstance(w, bool) or not 2 <= w < math.inf or int(w) != w for w in widths):
+        problems.append(f"width: must be integers >= 2, got {list(widths)}.")
+    good = len(depths) and all(not isinstance(d, bool) and (d == math.inf or (d >= 1 and int(d) == d)) for d in depths)
+    if not good:
+        problems.append(f"depth: must be integers >= 1 or inf, got {list(depths)}.")
     if isinstance(networks, bool) or int(networks) != networks or networks < BLOCKS:
         problems.append(f"networks: must be an integer >= {BLOCKS}, got {networks!r}.")
     if not 0 < tolerance < 1:
         problems.append(f"tolerance: must be between 0 and 1, got {tolerance!r}. 0.05 is 5 %.")
     try:
-        problem(x, y, depth=math.inf if math.inf in depths else 1, **case)
+        task = problem(x, y, depth=math.inf if good and math.inf in depths else 1, **case)
+        least = 8 * (2 + 2 * task.points * task.outputs + task.outputs)
+        if samples < least:
+            problems.append(f"samples: {task.points} points and {task.outputs} outputs need at least {least}, got {samples}.")
     except InputError as error:
         problems += [line.removeprefix("  - ") for line in str(error).splitlines()[1:]]
     except TypeError as error:
         problems.append(f"arguments: {error}.")
-    if problems:
-        raise faults(f"{len(problems)} fault{'s'[: len(problems) > 1]} in the arguments", problems)
-    chosen = sorted({d if d == math.inf else int(d) for d in depths})
-    return sorted({int(w) for w in widths}), [*FAR, math.inf] if chosen == [math.inf] else chosen
+    return problems
 
 
 # -- what it says: pure arithmetic -----------------------------------------------------------------------------------------------

@@ -63,9 +63,7 @@ def _size(constant: float, exponent: float, tolerance: float) -> float:
     return max(1, math.ceil(round(math.exp(power), 9))) if power < 40 else math.inf
 
 
-def fit_power(
-    size, value, stderr, *, expected: float, offset: float = 0.0, freedom: float = math.inf, quantity: str = "error", axis: str = "width", at: float = math.nan
-) -> Rate:
+def fit_power(size, value, stderr, *, expected: float, offset: float = 0.0, freedom: float = math.inf, quantity: str = "error", axis: str = "width", at: float = math.nan) -> Rate:
     """The rate at which `value` falls with `size`; see the top of this file.
 
     Args:
@@ -82,7 +80,9 @@ def fit_power(
     size, value, stderr = size[good], value[good], np.maximum(stderr[good], 1e-12)
     known = dict(quantity=quantity, axis=axis, at=at, expected=expected)
     if len(size) == 0:
-        return Rate(**known, exponent=math.nan, low=-math.inf, high=math.inf, verdict="cannot tell", used=expected, constant=math.nan, constant_low=-math.inf, constant_high=math.inf)
+        return Rate(
+            **known, exponent=math.nan, low=-math.inf, high=math.inf, verdict="cannot tell", used=expected, constant=math.nan, constant_low=-math.inf, constant_high=math.inf
+        )
     inverse = np.linalg.inv(np.diag(stderr**2) + offset**2)
     unit = float(np.exp(np.log(size).mean()))
 
