@@ -62,7 +62,7 @@ def limiting(command: Command) -> int:
     if command.out is not None:
         from trimtab.reporting import render_section, written
 
-        count = int(found.table["networks"].sum())
+        count = int(sum(r["networks"] for r in found.rows))
         written(render_section("limit", content, headline=sentence(found), verdict=PAGE[found.verdict], command=_line(command), counts=[("networks trained", count)]), command.out)
     code = EXIT[found.verdict]
     if command.json:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 BLOCKS = 16  # of networks, for error bars of anything computed from their means
 FAR = (4, 8)  # finite depths that stand in where only infinity is asked for
-COLUMNS = ("width", "depth", "error", "stderr", "fluctuation", "fluctuation_stderr", "loss", "loss_error", "loss_stderr", "networks")
+COLUMNS: tuple[str, ...] = ("width", "depth", "error", "stderr", "fluctuation", "fluctuation_stderr", "loss", "loss_error", "loss_stderr", "networks")
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,8 @@ def _ensemble(x, y, width: int, depth: int, networks: int, seed: int, case: dict
 def _limit_of(x, y, depth: float, samples: int, seed: int, case: dict[str, Any]) -> tuple[Trajectory, Trajectory]:
     """Two independent solutions."""
     if case["activation"] == "linear":
-        return (linear(x, y, depth=depth, **case),) * 2
+        exact = linear(x, y, depth=depth, **case)
+        return exact, exact
     one, two = (solve(x, y, depth=depth, samples=samples, seed=2 * seed + i, **case) for i in range(2))
     return one, two
 
@@ -243,6 +244,7 @@ def checked(x, y, widths, depths, networks, samples, tolerance, case) -> list[st
 # -- what it says: pure arithmetic -----------------------------------------------------------------------------------------------
 
 
+@np.errstate(invalid="ignore", over="ignore", divide="ignore")  # a divergence is a result: its errors are nan
 def told(limits: dict[float, tuple[Trajectory, Trajectory]], nets: dict[tuple[int, int], Ensemble], *, tolerance: float, alpha: float, about: dict[str, Any]) -> Limit:
     """Rates, bound and verdict from trained ensembles (by width and depth) and pairs of solutions (by depth)."""
     widths, finite = sorted({w for w, _ in nets}), sorted({d for _, d in nets})
@@ -289,7 +291,7 @@ def _over_width(widths: list[int], nets: list[Ensemble], limit: tuple[Trajectory
     scatter_error = np.array([n.variance.std(ddof=1) / math.sqrt(BLOCKS) for n in nets]) / (2 * scatter * size**2)
     loss = np.stack([n.loss[:, -1] for n in nets])
     loss_error, loss_stderr = loss.mean(1) / final - 1, loss.std(1, ddof=1) / math.sqrt(BLOCKS) / final
-    rows = [
+    rows: list[dict[str, float]] = [
         dict(zip(COLUMNS, (w, depth, error[i], stderr[i], scatter[i], scatter_error[i], loss[i].mean(), loss_error[i], loss_stderr[i], nets[i].networks), strict=True))
         for i, w in enumerate(widths)
     ]
@@ -312,7 +314,7 @@ def _over_depth(finite: list[int], limits: dict[float, tuple[Trajectory, Traject
     ends = [_final(limits[d]) for d in finite]
     left = math.hypot(*(_whole_error(t, "loss")[-1] / 2 for t in deep)) / final
     loss_error, loss_stderr = np.array([e / final - 1 for e, _ in ends]), np.array([s / final for _, s in ends])
-    rows = [
+    rows: list[dict[str, float]] = [
         dict(zip(COLUMNS, (math.inf, d, error[i], stderr[i], 0.0, 0.0, ends[i][0], loss_error[i], loss_stderr[i], 0), strict=True))
         for i, d in enumerate(finite)
     ]  # fmt: skip

@@ -12,6 +12,7 @@ The size from which on |value| <= tolerance is (|c| / tolerance)^(-1/p), p the t
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -77,20 +78,28 @@ def fit_power(size, value, stderr, *, expected: float, offset: float = 0.0, free
     """
     size, value, stderr = (np.asarray(a, dtype=float) for a in (size, value, stderr))
     good = np.isfinite(value) & np.isfinite(stderr)
-    size, value, stderr = size[good], value[good], np.maximum(stderr[good], 1e-12)
-    known = dict(quantity=quantity, axis=axis, at=at, expected=expected)
+    size, value, stderr = size[good], value[good], stderr[good]
+    stderr = np.maximum(stderr, np.maximum(1e-3 * np.abs(value), 1e-12))  # what is known exactly is compared by ratio, as on log-log paper
+    made = functools.partial(Rate, quantity, axis, at, expected=expected)
     if len(size) == 0:
-        return Rate(
-            **known, exponent=math.nan, low=-math.inf, high=math.inf, verdict="cannot tell", used=expected, constant=math.nan, constant_low=-math.inf, constant_high=math.inf
-        )
-    inverse = np.linalg.inv(np.diag(stderr**2) + offset**2)
+        return made(math.nan, -math.inf, math.inf, verdict="cannot tell", used=expected, constant=math.nan, constant_low=-math.inf, constant_high=math.inf)
     unit = float(np.exp(np.log(size).mean()))
+    # delta is one more column with one more row, its prior; projected out once, so that exact values (stderr 0) lose no digits
+    shared = np.append(1 / stderr, 1 / offset) if offset > 0 else np.zeros(len(size) + 1)
+    shared = shared / max(float(np.linalg.norm(shared)), 1e-300)
+
+    def free(rows: np.ndarray) -> np.ndarray:
+        rows = rows - (rows @ shared)[..., None] * shared
+        return rows - (rows @ shared)[..., None] * shared
+
+    seen = free(np.append(value / stderr, 0.0))
 
     def profile(p: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        shape = (size / unit) ** p[:, None]
-        weight = np.einsum("pi,ij,pj->p", shape, inverse, shape)
-        constant = shape @ inverse @ value / weight
-        return value @ inverse @ value - constant**2 * weight, constant, weight
+        """Misfit, constant and its inverse variance at each exponent."""
+        shape = free(np.pad((size / unit) ** p[:, None] / stderr, ((0, 0), (0, 1))))
+        weight = np.square(shape).sum(1)
+        constant = shape @ seen / weight
+        return np.square(seen - constant[:, None] * shape).sum(1), constant, weight
 
     misfit, _, _ = profile(GRID)
     best = int(np.argmin(misfit))
@@ -106,12 +115,13 @@ def fit_power(size, value, stderr, *, expected: float, offset: float = 0.0, free
     known_well = max(high - exponent, exponent - low) <= 2 * TOLERANCE
     verdict = "disagrees" if contradicted else "agrees" if known_well and (low <= expected <= high or off <= TOLERANCE) else "cannot tell"
     used = exponent if contradicted else expected
-    _, constant, weight = profile(np.array([used]))
-    misfit_used = float(value @ inverse @ value - constant[0] ** 2 * weight[0])
-    widened = max(1.0, misfit_used / (len(size) - 1)) if len(size) > 1 else 1.0
+    misfit, constant, weight = profile(np.array([used]))
+    widened = max(1.0, float(misfit[0]) / (len(size) - 1)) if len(size) > 1 else 1.0
     half = _quantile(CONFIDENCE, len(size) - 1 if widened > 1 else freedom) * math.sqrt(widened / weight[0])
     ends = [float(c) * unit**-used for c in (constant[0], constant[0] - half, constant[0] + half)]
-    return Rate(**known, exponent=exponent, low=low, high=high, verdict=verdict, used=used, constant=ends[0], constant_low=ends[1], constant_high=ends[2])
+    if math.isinf(low) and math.isinf(high):
+        exponent = math.nan  # nothing speaks for one more than for another
+    return made(exponent, low, high, verdict=verdict, used=used, constant=ends[0], constant_low=ends[1], constant_high=ends[2])
 
 
 def _quantile(level: float, freedom: float) -> float:
@@ -147,7 +157,9 @@ def amplitudes(first: np.ndarray, second: np.ndarray, weight: np.ndarray) -> tup
         along = half @ directions[-1]
         found.append(along.mean(0))
         variance.append(along.var(0, ddof=1) / len(along) if len(along) > 1 else np.full(along.shape[1], np.nan))
-    return np.mean(found, 0), np.sqrt(np.mean(variance, 0) / 2), np.stack(directions)
+    # where noise sets the directions both halves measure one product <a, b>, where the signal does they are independent
+    alike = 1 - max(0.0, float(directions[0] @ directions[1]))
+    return np.mean(found, 0), np.sqrt(np.mean(variance, 0) * (1 + alike) / 2), np.stack(directions)
 
 
 def along(directions: np.ndarray, errors: np.ndarray) -> float:
