@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Figure = dict[str, Any]
 COLOURS = ("#1f9e89", "#d1750a", "#5b7fd0", "#b0508f", "#7a8a1d", "#8a6d5a")  # read on light and on dark paper
 INK = "#8a8a8a"
-TITLES = {"mean output": "Mean output against the limit", "mean loss": "Mean loss against the limit", "one network": "Scatter of single networks"}
+TITLES = {"mean output": "Mean output", "mean loss": "Mean loss", "one network": "Scatter of one network"}
 
 
 def draw(limit: Limit) -> list[Figure]:
@@ -31,8 +31,8 @@ def draw(limit: Limit) -> list[Figure]:
     over = [r for r in limit.rates if r.axis == "depth"]
     infinite = [r for r in rows if math.isinf(r["width"])]
     for rate, value, error in zip(over, ("error", "loss_error"), ("stderr", "loss_stderr"), strict=False):
-        out.append(convergence(f"{TITLES[rate.quantity]} of infinite depth", [rate], [infinite], "depth", value, error))
-    out += [kernel(limit, name, label) for name, label in (("phi", "features Φ(τ; t, t)"), ("g", "gradients G(τ; t, t)"))]
+        out.append(convergence(f"{TITLES[rate.quantity]}, infinite width", [rate], [infinite], "depth", value, error))
+    out += [kernel(limit, name, label) for name, label in (("phi", "Features Φ(τ; t, t)"), ("g", "Gradients G(τ; t, t)"))]
     return out + ([rates(limit.optimum)] if limit.optimum is not None else [])
 
 
@@ -61,14 +61,14 @@ def curves(limit: Limit, depth: float) -> Figure:
         data.append(_line(range(len(c["loss"])), c["loss"], f"width {c['width']:g}", COLOURS[i % len(COLOURS)], c["stderr"]))
     theory = own[-1]
     data.append(_line(range(len(theory["loss"])), theory["loss"], "theory", INK))
-    return {"data": data, "layout": _layout(f"Loss of networks of depth {depth:g}, theory as a line", "step", "loss", yaxis={"type": "log"})}
+    return {"data": data, "layout": _layout(f"Loss, depth {depth:g}", "step", "loss", yaxis={"type": "log"})}
 
 
 def deep(limit: Limit) -> Figure:
     """The limit's loss at every depth."""
     own = sorted((c for c in limit.curves if math.isinf(c["width"])), key=lambda c: c["depth"])
     data = [_line(range(len(c["loss"])), c["loss"], f"depth {_size(c['depth'])}", COLOURS[i % len(COLOURS)] if math.isfinite(c["depth"]) else INK) for i, c in enumerate(own)]
-    return {"data": data, "layout": _layout("Loss of infinitely wide networks", "step", "loss", yaxis={"type": "log"})}
+    return {"data": data, "layout": _layout("Loss, infinite width", "step", "loss", yaxis={"type": "log"})}
 
 
 def convergence(title: str, fitted: Sequence[Rate], rows: Sequence[Sequence[dict[str, float]]], axis: str, value: str, error: str) -> Figure:
@@ -88,7 +88,7 @@ def kernel(limit: Limit, name: str, label: str) -> Figure:
     k = limit.kernels
     value = np.asarray(k[name])
     heat = {"type": "heatmap", "x": list(range(value.shape[1])), "y": np.asarray(k["tau"]).tolist(), "z": value.tolist(), "colorscale": "Viridis", "colorbar": {"thickness": 12}}
-    return {"data": [heat], "layout": _layout(f"Kernel of {label}, depth {_size(k['depth'])}", "step t", "layer time τ")}
+    return {"data": [heat], "layout": _layout(f"{label}, depth {_size(k['depth'])}", "step t", "layer time τ")}
 
 
 def rates(optimum: Optimum) -> Figure:
@@ -98,7 +98,7 @@ def rates(optimum: Optimum) -> Figure:
         colour = COLOURS[i % len(COLOURS)] if math.isfinite(c["width"]) else INK
         good = np.isfinite(c["loss"])
         data.append(_line(np.asarray(c["lr"])[good], np.asarray(c["loss"])[good], f"width {_size(c['width'])}", colour, mode="lines+markers", marker={"color": colour}))
-    layout = _layout("Loss against rate, the limit in grey", "rate η₀", "loss after the last step", xaxis={"type": "log"}, yaxis={"type": "log"})
+    layout = _layout("Loss against rate", "rate η₀", "loss after the last step", xaxis={"type": "log"}, yaxis={"type": "log"})
     edge = next(c["edge"][0] for c in optimum.curves if math.isinf(c["width"]))
     if edge > 0 and math.isfinite(edge):
         layout["shapes"] = [{"type": "line", "x0": edge, "x1": edge, "yref": "paper", "y0": 0, "y1": 1, "line": {"color": INK, "dash": "dash", "width": 1}}]

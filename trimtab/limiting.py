@@ -23,7 +23,12 @@ if TYPE_CHECKING:
     from trimtab.cli import Limit as Command
 
 EXIT = {"converges": 0, "contradicts": 1, "cannot tell": 3}
-COLOUR = {"converges": "green", "contradicts": "red", "cannot tell": "yellow", "agrees": "green", "disagrees": "red"}
+COLOUR = {"converges": "green", "contradicts": "red", "cannot tell": "yellow", "open": "yellow", "agrees": "green", "disagrees": "red"}
+TEXT = (
+    "Networks of every width and depth were trained beside the solved dynamical mean field theory. Mean output: how far the mean over networks is from the limit, over the whole"
+    " trajectory. Scatter: how far one network is from their mean. Mean loss: after the last step. All relative to the limit; infinite widths are compared with infinite depth."
+)
+SHORT = {"mean output": "output", "mean loss": "loss", "one network": "scatter"}
 PAGE = {"converges": "transfers", "contradicts": "drifts", "cannot tell": "cannot tell"}
 
 
@@ -124,7 +129,7 @@ def section(found: Limit, command: Command) -> dict[str, Any]:
 
     title = f"The infinite network: {command.activation}, {command.points} points of {command.data}, rate {command.lr:g}, {command.steps} steps"
     tables = [_rates(found), _sizes(found)] + ([_optima(found)] if found.optimum is not None else [])
-    return plain({"title": title, "verdict": found.verdict, "text": sentence(found), "figures": found.figures(), "tables": tables})
+    return plain({"title": title, "verdict": found.verdict, "text": TEXT, "figures": found.figures(), "tables": tables})
 
 
 def _number(x: float, form: str = ".3g") -> str:
@@ -132,25 +137,31 @@ def _number(x: float, form: str = ".3g") -> str:
 
 
 def _percent(x: float, error: float) -> str:
-    return "-" if math.isnan(x) else f"{100 * x:.2f} ± {_number(100 * error, '.2f')}"
+    return "-" if not math.isfinite(x) else f"{100 * x:.2f} ± {_number(100 * error, '.2f')}"
 
 
 def _rates(found: Limit) -> dict[str, Any]:
-    columns = ["quantity", "over", "at", "exponent", "95 % interval", "theory", "", f"size for {100 * found.bound.tolerance:g} %", "its interval"]
+    tolerance = found.bound.tolerance
     rows = []
     for r in found.rates + (() if found.optimum is None else (found.optimum.rate,)):
-        needed = (
-            ("-", "-")
-            if r.quantity == "best rate"
-            else (_number(r.needed(found.bound.tolerance)[0], ".0f"), " to ".join(_number(v, ".0f") for v in r.needed(found.bound.tolerance)[1:]))
+        size, low, high = (_number(v, ".0f") for v in r.needed(tolerance))
+        over = f"{r.axis}, {'L' if r.axis == 'width' else 'N'} {_number(r.at, 'g')}"
+        exponent = f"{_number(r.exponent, '.2f')} ({_number(r.low, '.2f')}, {_number(r.high, '.2f')})"
+        rows.append(
+            [
+                SHORT.get(r.quantity, r.quantity),
+                over,
+                exponent,
+                f"{r.expected:.2f}",
+                "open" if r.verdict == "cannot tell" else r.verdict,
+                "-" if r.quantity == "best rate" else f"{size} ({low} to {high})",
+            ]
         )
-        at = f"{'depth' if r.axis == 'width' else 'width'} {_number(r.at, 'g')}"
-        rows.append([r.quantity, r.axis, at, _number(r.exponent, "+.2f"), f"{_number(r.low, '+.2f')} to {_number(r.high, '+.2f')}", f"{r.expected:+.2f}", r.verdict, *needed])
-    return {"columns": columns, "rows": rows}
+    return {"columns": ["quantity", "over", "exponent (95 %)", "theory", "", f"size for {100 * tolerance:g} %"], "rows": rows}
 
 
 def _sizes(found: Limit) -> dict[str, Any]:
-    columns = ["width", "depth", "mean output off, %", "one network scatters, %", "loss", "mean loss off, %", "networks"]
+    columns = ["width", "depth", "mean output, %", "scatter, %", "loss", "mean loss, %", "networks"]
     rows = [
         [_number(r["width"], "g"), f"{r['depth']:g}", _percent(r["error"], r["stderr"]), "-" if math.isinf(r["width"]) else _percent(r["fluctuation"], r["fluctuation_stderr"]),
          _number(r["loss"]), _percent(r["loss_error"], r["loss_stderr"]), "theory" if math.isinf(r["width"]) else f"{r['networks']:g}"]
@@ -162,22 +173,23 @@ def _sizes(found: Limit) -> dict[str, Any]:
 def _optima(found: Limit) -> dict[str, Any]:
     assert found.optimum is not None
     columns = ["width", "best rate", "95 % interval", "stable to", "log2 from the limit's"]
-    rows = [
-        [_number(r["width"], "g"), _number(r["lr"]), f"{_number(r['low'])} to {_number(r['high'])}", _number(r["edge"]), f"{r['shift']:+.2f} ± {_number(r['shift_stderr'], '.2f')}"]
-        for r in found.optimum.rows
-    ]
+    rows = []
+    for r, curve in zip(found.optimum.rows, found.optimum.curves, strict=True):
+        ends = "beyond these rates" if r["lr"] in (curve["lr"][0], curve["lr"][-1]) else "at the edge"
+        interval = ends if math.isnan(r["low"]) else f"{_number(r['low'])} to {_number(r['high'])}"
+        rows.append([_number(r["width"], "g"), _number(r["lr"]), interval, _number(r["edge"]), f"{r['shift']:+.2f} ± {_number(r['shift_stderr'], '.2f')}"])
     return {"columns": columns, "rows": rows}
 
 
 def shown(found: Limit) -> RenderableType:
     """What the terminal shows: the bound first, then rates, then sizes."""
     parts: list[RenderableType] = [Text(sentence(found), style=f"bold {COLOUR[found.verdict]}")]
-    titles = ["How fast errors fall", "Distance from the limit (± one standard error); infinite widths against infinite depth", "Best rate"]
+    titles = ["How fast errors fall", "Distance from the limit, ± one standard error (infinite widths: from infinite depth)", "Best rate"]
     tables = [_rates(found), _sizes(found)] + ([_optima(found)] if found.optimum is not None else [])
     for title, content in zip(titles, tables, strict=False):
         table = Table(title=Text(title, style="bold"), title_justify="left", title_style="", box=None, pad_edge=False, header_style="dim")
         for name in content["columns"]:
-            table.add_column(name, justify="left" if name in ("quantity", "over", "at", "") else "right")
+            table.add_column(name, justify="left" if name in ("quantity", "over", "exponent (95 %)", "") else "right", no_wrap=True)
         for row in content["rows"]:
             table.add_row(*(Text(str(v), style=COLOUR.get(v, "")) for v in row))
         parts += [Text(""), table]
