@@ -57,6 +57,15 @@ def test_a_wrong_exponent_is_seen_and_used():
     assert found.needed(0.05)[0] == pytest.approx(100, rel=0.03)
 
 
+def test_sizes_that_are_not_yet_large_are_no_contradiction():
+    """An error of 2/L + 6/L^2 falls like L^-1.5 between 2 and 16; its next order is found, and the bound is where the sum meets the tolerance."""
+    depths = np.array([2, 4, 8, 16])
+    value = 2 / depths + 6 / depths**2
+    found = fit_power(depths, value, 0.01 * value, expected=-1.0)
+    assert found.verdict != "disagrees" and found.low <= -1 <= found.high and found.after == pytest.approx(3, rel=0.1)
+    assert found.needed(0.05)[0] == pytest.approx(42.8, abs=1.5)
+
+
 def test_an_error_that_does_not_fall_needs_infinity():
     found = fit_power(WIDTHS, [0.3, 0.3, 0.3, 0.3], [0.001] * 4, expected=-1.0)
     assert found.verdict == "disagrees" and found.needed(0.05)[0] == math.inf

@@ -5,7 +5,8 @@ r"""Power laws of finite size with intervals: how fast an error falls, and from 
 The values are signed, so an error below its noise is no trouble and is never mistaken for one of the noise's size; delta is what the limit
 itself is uncertain by. For values well above their noise it is weighted log-log regression. For every p the best c is linear (generalised least
 squares); the interval of p is the profile likelihood's. Where c may be 0 every p fits, and the interval says so: it is unbounded.
-Residuals larger than their noise (1/N^2 terms) widen everything by their root mean square.
+Where four or more sizes do not lie on a power law (at 5 %), they are not yet large: the next order c d size^{p-1} is fitted along. Residuals
+still larger than their noise widen everything by their root mean square.
 
 The size from which on |value| <= tolerance is (|c| / tolerance)^(-1/p), p the theory's exponent unless the fit contradicts it.
 """
@@ -31,6 +32,7 @@ class Rate:
 
     exponent, low, high: fitted, with 95 % interval; `expected`: the theory's. verdict: "agrees", "disagrees" or "cannot tell".
     constant, constant_low, constant_high: at the exponent `used`, the theory's unless contradicted; relative to the limit, no unit.
+    after: the next order, value = constant size^exponent (1 + after / size); 0 where a pure power law fits.
     """
 
     quantity: str
@@ -45,6 +47,7 @@ class Rate:
     constant: float
     constant_low: float
     constant_high: float
+    after: float = 0.0
 
     def needed(self, tolerance: float) -> tuple[float, float, float]:
         """Smallest size whose error is at most `tolerance` (relative, 0.05 is 5 %), with 95 % interval.
@@ -54,14 +57,20 @@ class Rate:
         """
         straddles = self.constant_low * self.constant_high <= 0
         ends = sorted((abs(self.constant_low), abs(self.constant_high)))
-        return _size(abs(self.constant), self.used, tolerance), 1 if straddles else _size(ends[0], self.used, tolerance), _size(ends[1], self.used, tolerance)
+        value, low, high = (_size(c, self.used, tolerance, max(0.0, self.after)) for c in (abs(self.constant), *ends))
+        return value, 1 if straddles else low, high
 
 
-def _size(constant: float, exponent: float, tolerance: float) -> float:
+def _size(constant: float, exponent: float, tolerance: float, after: float) -> float:
+    """Smallest integer at which constant size^exponent (1 + after / size) <= tolerance."""
     if not math.isfinite(constant) or exponent >= 0:
         return math.inf if constant > tolerance or math.isnan(constant) else 1
-    power = -1 / exponent * math.log(max(constant, 1e-300) / tolerance)
-    return max(1, math.ceil(round(math.exp(power), 9))) if power < 40 else math.inf
+    low, high = 0.0, 40.0  # log size
+    for _ in range(60):
+        middle = (low + high) / 2
+        small = math.log(max(constant, 1e-300) / tolerance * (1 + after * math.exp(-middle))) + exponent * middle <= 0
+        low, high = (low, middle) if small else (middle, high)
+    return math.inf if high == 40.0 else max(1, math.ceil(round(math.exp(high), 6)))
 
 
 def fit_power(size, value, stderr, *, expected: float, offset: float = 0.0, freedom: float = math.inf, quantity: str = "error", axis: str = "width", at: float = math.nan) -> Rate:
@@ -94,16 +103,25 @@ def fit_power(size, value, stderr, *, expected: float, offset: float = 0.0, free
 
     seen = free(np.append(value / stderr, 0.0))
 
-    def profile(p: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Misfit, constant and its inverse variance at each exponent."""
-        shape = free(np.pad((size / unit) ** p[:, None] / stderr, ((0, 0), (0, 1))))
-        weight = np.square(shape).sum(1)
-        constant = shape @ seen / weight
-        return np.square(seen - constant[:, None] * shape).sum(1), constant, weight
+    def profile(p: np.ndarray, order: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Misfit, constant, its inverse variance and the next order's constant at each exponent."""
+        shape, after = (free(np.pad((size / unit) ** q[:, None] / stderr, ((0, 0), (0, 1)))) for q in (p, p - 1))
+        length = np.linalg.norm(after, axis=1, keepdims=True)
+        along = (order - 1) * after / length
+        own = shape - (shape * along).sum(1, keepdims=True) * along
+        weight = np.square(own).sum(1)
+        constant = own @ seen / weight
+        rest = seen - constant[:, None] * shape
+        left = (rest * along).sum(1)
+        return np.square(rest - left[:, None] * along).sum(1), constant, weight, left / length[:, 0] * unit
 
-    misfit, _, _ = profile(GRID)
+    order = 1
+    misfit = profile(GRID, order)[0]
+    if len(size) > 3 and stats.chi2.sf(misfit.min(), len(size) - 2) < 0.05:
+        order = 2
+        misfit = profile(GRID, order)[0]
     best = int(np.argmin(misfit))
-    exponent, left = float(GRID[best]), len(size) - 2
+    exponent, left = float(GRID[best]), len(size) - 1 - order
     scale = max(1.0, float(misfit[best]) / left) if left > 0 else 1.0
     spread = left if scale > 1 else freedom
     low, high = _range(misfit, best, scale * _quantile(CONFIDENCE, spread) ** 2)
@@ -111,17 +129,20 @@ def fit_power(size, value, stderr, *, expected: float, offset: float = 0.0, free
     if len(size) < 2:
         exponent, low, high, sure = math.nan, -math.inf, math.inf, (-math.inf, math.inf)
     off = abs(exponent - expected)
-    contradicted = off > TOLERANCE and not sure[0] <= expected <= sure[1]
+    contradicted = order == 1 and off > TOLERANCE and not sure[0] <= expected <= sure[1]  # with two orders the law is not yet seen
     known_well = max(high - exponent, exponent - low) <= 2 * TOLERANCE
     verdict = "disagrees" if contradicted else "agrees" if known_well and (low <= expected <= high or off <= TOLERANCE) else "cannot tell"
     used = exponent if contradicted else expected
-    misfit, constant, weight = profile(np.array([used]))
-    widened = max(1.0, float(misfit[0]) / (len(size) - 1)) if len(size) > 1 else 1.0
-    half = _quantile(CONFIDENCE, len(size) - 1 if widened > 1 else freedom) * math.sqrt(widened / weight[0])
+    misfit, constant, weight, after = profile(np.array([used]), order)
+    left = len(size) - order
+    widened = max(1.0, float(misfit[0]) / left) if left > 0 else 1.0
+    half = _quantile(CONFIDENCE, left if widened > 1 else freedom) * math.sqrt(widened / weight[0])
     ends = [float(c) * unit**-used for c in (constant[0], constant[0] - half, constant[0] + half)]
     if math.isinf(low) and math.isinf(high):
         exponent = math.nan  # nothing speaks for one more than for another
-    return made(exponent, low, high, verdict=verdict, used=used, constant=ends[0], constant_low=ends[1], constant_high=ends[2])
+    return made(
+        exponent, low, high, verdict=verdict, used=used, constant=ends[0], constant_low=ends[1], constant_high=ends[2], after=float(after[0] / constant[0]) if order > 1 else 0.0
+    )
 
 
 def _quantile(level: float, freedom: float) -> float:
