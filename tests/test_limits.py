@@ -64,10 +64,12 @@ def test_sizes_that_are_not_yet_large_are_no_contradiction():
     found = fit_power(depths, value, 0.01 * value, expected=-1.0)
     assert found.verdict != "disagrees" and found.low <= -1 <= found.high and found.after == pytest.approx(3, rel=0.1)
     assert found.needed(0.05)[0] == pytest.approx(42.8, abs=1.5)
+    relu = fit_power(depths, [2.76, 1.10, 0.467, 0.221], [0.05, 0.032, 0.034, 0.028], offset=0.05, expected=-1.0)  # measured, with an offset that hides the curvature
+    assert relu.verdict != "disagrees" and 40 < relu.needed(0.05)[0] < 90
 
 
 def test_an_error_that_does_not_fall_needs_infinity():
-    found = fit_power(WIDTHS, [0.3, 0.3, 0.3, 0.3], [0.001] * 4, expected=-1.0)
+    found = fit_power(WIDTHS, [0.2, 0.2, 0.2, 0.2], [0.001] * 4, expected=-1.0)
     assert found.verdict == "disagrees" and found.needed(0.05)[0] == math.inf
     empty = fit_power([64.0], [math.nan], [math.nan], expected=-1.0)
     assert empty.verdict == "cannot tell" and math.isinf(empty.constant_high)

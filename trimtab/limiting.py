@@ -144,7 +144,7 @@ def _rates(found: Limit) -> dict[str, Any]:
     tolerance = found.bound.tolerance
     rows = []
     for r in found.rates + (() if found.optimum is None else (found.optimum.rate,)):
-        size, low, high = (_number(v, ".0f") for v in r.needed(tolerance))
+        size, low, high = (_number(v, ".0f" if v < 1e4 else ".1g") for v in r.needed(tolerance))
         over = f"{r.axis}, {'L' if r.axis == 'width' else 'N'} {_number(r.at, 'g')}"
         exponent = f"{_number(r.exponent, '.2f')} ({_number(r.low, '.2f')}, {_number(r.high, '.2f')})"
         rows.append(

@@ -5,8 +5,8 @@ r"""Power laws of finite size with intervals: how fast an error falls, and from 
 The values are signed, so an error below its noise is no trouble and is never mistaken for one of the noise's size; delta is what the limit
 itself is uncertain by. For values well above their noise it is weighted log-log regression. For every p the best c is linear (generalised least
 squares); the interval of p is the profile likelihood's. Where c may be 0 every p fits, and the interval says so: it is unbounded.
-Where four or more sizes do not lie on a power law (at 5 %), they are not yet large: the next order c d size^{p-1} is fitted along. Residuals
-still larger than their noise widen everything by their root mean square.
+Where four or more sizes do not lie on a power law (at 5 %; on the theory's, if errors exceed 30 % of the limit), they are not yet large: the next
+order c d size^{p-1} is fitted along. Residuals still larger than their noise widen everything by their root mean square.
 
 The size from which on |value| <= tolerance is (|c| / tolerance)^(-1/p), p the theory's exponent unless the fit contradicts it.
 """
@@ -23,6 +23,7 @@ from scipy import stats
 CONFIDENCE = 0.95
 SURE = 0.999  # a contradiction of the theory is one claim among many rates
 TOLERANCE = 0.25  # exponents come in halves: a quarter is where two laws part
+SMALL = 0.3  # relative errors beyond this are no small correction: they cannot contradict an asymptotic law
 GRID = np.linspace(-6.0, 3.0, 1801)
 
 
@@ -115,9 +116,10 @@ def fit_power(size, value, stderr, *, expected: float, offset: float = 0.0, free
         left = (rest * along).sum(1)
         return np.square(rest - left[:, None] * along).sum(1), constant, weight, left / length[:, 0] * unit
 
-    order = 1
+    order, small = 1, bool(np.abs(value).max() <= SMALL)
     misfit = profile(GRID, order)[0]
-    if len(size) > 3 and stats.chi2.sf(misfit.min(), len(size) - 2) < 0.05:
+    lacking = misfit.min() if small else profile(np.array([expected]), order)[0][0]
+    if len(size) > 3 and stats.chi2.sf(lacking, len(size) - 2) < 0.05:
         order = 2
         misfit = profile(GRID, order)[0]
     best = int(np.argmin(misfit))
@@ -129,7 +131,7 @@ def fit_power(size, value, stderr, *, expected: float, offset: float = 0.0, free
     if len(size) < 2:
         exponent, low, high, sure = math.nan, -math.inf, math.inf, (-math.inf, math.inf)
     off = abs(exponent - expected)
-    contradicted = order == 1 and off > TOLERANCE and not sure[0] <= expected <= sure[1]  # with two orders the law is not yet seen
+    contradicted = order == 1 and small and off > TOLERANCE and not sure[0] <= expected <= sure[1]  # else the law is not yet seen
     known_well = max(high - exponent, exponent - low) <= 2 * TOLERANCE
     verdict = "disagrees" if contradicted else "agrees" if known_well and (low <= expected <= high or off <= TOLERANCE) else "cannot tell"
     used = exponent if contradicted else expected
