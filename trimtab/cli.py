@@ -11,6 +11,7 @@
     trimtab status   sweep.db
     trimtab transfer sweep.db                   does the best rate stay where it is?
     trimtab report   sweep.db -o report.html    the same as one offline page
+    trimtab limit    --width 64,128,256 --depth 4,8,inf -o limit.html    finite networks beside the infinite one
 
 Exit codes: 0 good; 1 the verdict is no; 2 the input is wrong (all faults at once, no traceback); 3 cannot tell;
 4 finished but some cells failed; 130 interrupted and resumable.
@@ -279,6 +280,51 @@ class Check:
         return checking(self)
 
 
+@dataclasses.dataclass
+class Limit:
+    """Finite networks against the infinite one: how far off, how fast that falls, how large is large enough. Exit code 0 as the theory says, 1 not, 3 cannot tell."""
+
+    width: str = "32,64,128,256"
+    """Widths of the networks, comma-separated."""
+    depth: str = "2,4,8,inf"
+    """Numbers of residual branches and inf, comma-separated; inf alone stands for 4,8,inf."""
+    activation: str = "tanh"
+    """relu, tanh, erf, gelu or linear."""
+    lr: float = 0.2
+    """Base rate eta_0, independent of width and depth."""
+    steps: int = 10
+    """Gradient steps."""
+    data: str = "digits"
+    """A data set of images, its points labelled +1 for even classes and -1 for odd ones."""
+    points: int = 4
+    """Training points."""
+    gamma0: float = 1.0
+    """Richness: how much features learn."""
+    alpha: float = 0.5
+    """Branches are scaled by depth^-alpha."""
+    networks: int = 128
+    """Networks of the smallest width; wider ones in proportion 1/width, at least 16."""
+    samples: int = 8000
+    """Samples of the theory's solution; its error falls as their root."""
+    tolerance: float = 0.05
+    """Relative error that counts as close enough."""
+    rates: str | None = None
+    """Also the best rate: loss against these rates, comma-separated, in the limit and in networks."""
+    seed: int = 0
+    """Of networks, samples and points."""
+    store: str | None = None
+    """A sweep's file to attach the section to; `trimtab report` then shows it."""
+    out: Annotated[str | None, tyro.conf.arg(aliases=["-o"])] = None
+    """Write an offline page to this HTML file."""
+    json: bool = False
+    """Print everything as JSON; infinite and missing numbers are null."""
+
+    def run(self) -> int:
+        from trimtab.commands.limiting import limiting
+
+        return limiting(self)
+
+
 Commands = (
     Annotated[Demo, tyro.conf.subcommand("demo")]
     | Annotated[Explain, tyro.conf.subcommand("explain")]
@@ -290,6 +336,7 @@ Commands = (
     | Annotated[Retry, tyro.conf.subcommand("retry")]
     | Annotated[Transfer, tyro.conf.subcommand("transfer")]
     | Annotated[Report, tyro.conf.subcommand("report")]
+    | Annotated[Limit, tyro.conf.subcommand("limit")]
     | Annotated[Doctor, tyro.conf.subcommand("doctor")]
     | Annotated[Version, tyro.conf.subcommand("version")]
 )

@@ -1,5 +1,5 @@
 """One offline page that answers the question (`trimtab.report`)."""
 
-from trimtab.reporting.page import report
+from trimtab.reporting.page import render_section, report, written
 
-__all__ = ["report"]
+__all__ = ["render_section", "report", "written"]

@@ -47,8 +47,12 @@ def report(store: str | Path | Table | Source, path: str | Path = "report.html",
     >>> "no run has finished" in page
     True
     """
+    return written(render(opened(store), hp=hp, metric=metric), path)
+
+
+def written(text: str, path: str | Path) -> Path:
+    """Put a page in place of what was there, whole."""
     path = Path(path)
-    text = render(opened(store), hp=hp, metric=metric)
     try:
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, prefix=path.name, delete=False) as file:
             file.write(text)
@@ -60,7 +64,23 @@ def report(store: str | Path | Table | Source, path: str | Path = "report.html",
 
 def render(source: Source, *, hp: str = "lr", metric: str = "train_loss") -> str:
     """The page as text."""
-    content = gathered(source, hp, metric)
+    return paged(gathered(source, hp, metric))
+
+
+def render_section(kind: str, section: Mapping[str, Any], *, headline: str, verdict: str, command: str = "", counts: Sequence[tuple[str, int]] = ()) -> str:
+    """A page about one section alone, as it would be attached to a store: the same page without a sweep.
+
+    verdict: "transfers", "drifts" or "cannot tell", for the headline's colour.
+    """
+    figures: dict[str, Any] = {}
+    attached = [_section(kind, 0, section, figures)]
+    nothing = dict(told=[], lead="", axes=[], matrix=[], overs=[], hp="", metric="", where={}, joint=[], runs=[], finished=0, unfinished=0, config="{}", alone=True)
+    told = dict(title=str(section.get("title", kind)), headline=headline, verdict=verdict, counts=list(counts), failed={"count": 0, "rows": []})
+    return paged(nothing | told | dict(figures=figures, attached=attached, meta={"command": command, "toml": "", "versions": {}}))
+
+
+def paged(content: dict[str, Any]) -> str:
+    """The page that says `content`, with its policy."""
     figures = plain(content.pop("figures"))
     runs = content.pop("runs")
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True)
@@ -246,23 +266,24 @@ def _failed(table: Table) -> dict[str, Any]:
 def _attached(source: Source, figures: dict[str, Any]) -> list[dict[str, Any]]:
     out = []
     for kind in ("check", "limit"):
-        for i, section in enumerate(source.attached(kind)):
-            names = []
-            for j, figure in enumerate(section.get("figures") or []):
-                names.append(f"{kind}-{i}-{j}")
-                figures[names[-1]] = _tamed(figure)
-            tables = [_tabled(t) for t in section.get("tables") or []]
-            out.append(
-                {
-                    "id": f"{kind}-{i}",
-                    "title": str(section.get("title", kind)),
-                    "verdict": str(section.get("verdict") or ""),
-                    "text": str(section.get("text") or ""),
-                    "figures": names,
-                    "tables": tables,
-                }
-            )
+        out += [_section(kind, i, section, figures) for i, section in enumerate(source.attached(kind))]
     return out
+
+
+def _section(kind: str, i: int, section: Mapping[str, Any], figures: dict[str, Any]) -> dict[str, Any]:
+    """What the page shows of an attached section; its figures join the page's."""
+    names = []
+    for j, figure in enumerate(section.get("figures") or []):
+        names.append(f"{kind}-{i}-{j}")
+        figures[names[-1]] = _tamed(figure)
+    return {
+        "id": f"{kind}-{i}",
+        "title": str(section.get("title", kind)),
+        "verdict": str(section.get("verdict") or ""),
+        "text": str(section.get("text") or ""),
+        "figures": names,
+        "tables": [_tabled(t) for t in section.get("tables") or []],
+    }
 
 
 def _tabled(table: Any) -> dict[str, Any]:
