@@ -247,3 +247,13 @@ def test_a_hundred_thousand_runs_make_a_small_page(tmp_path):
     assert trimtab.report(big, tmp_path / "r.html").stat().st_size < 15e6
     for name, figure in content["figures"].items():
         assert sum(len(t["x"]) for t in figure["data"]) <= MARKS + 200, name
+
+
+def test_the_page_is_an_ordinary_file_and_nothing_is_left_behind(tmp_path):
+    (tmp_path / "plain").write_text("")
+    page = trimtab.report(pd.DataFrame(), tmp_path / "report.html")
+    assert page.stat().st_mode == (tmp_path / "plain").stat().st_mode  # others may read it, if they may read anything
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(trimtab.InputError, match="could not be written"):
+        trimtab.report(pd.DataFrame(), tmp_path / "folder")
+    assert {p.name for p in tmp_path.iterdir()} == {"plain", "report.html", "folder"}
