@@ -182,7 +182,7 @@ class Setup:
     @functools.cached_property
     def loss(self) -> Callable[[Any, Batch], Tensor]:
         c = self.config
-        if own(c.loss):
+        if c.loss is not None and own(c.loss):
             return load(c.loss)
         near = beside(load(c.model), "loss") if c.loss is None else None
         return near or (mse if c.loss == "mse" else cross_entropy)
