@@ -268,3 +268,13 @@ def test_a_coordinate_check_becomes_a_section(tmp_path):
     assert section["verdict"] == {0: "PASS", 1: "FAIL", 3: "INCONCLUSIVE"}[code] and section["figures"][0]["data"]
     page = report(tmp_path / "a.db", tmp_path / "page.html").read_text()
     assert "Coordinate check: depth-mup, AdamW, widths 16, 32, depths 2, 4" in page
+
+
+def test_the_page_is_an_ordinary_file_and_nothing_is_left_behind(tmp_path):
+    (tmp_path / "plain").write_text("")
+    page = trimtab.report(pd.DataFrame(), tmp_path / "report.html")
+    assert page.stat().st_mode == (tmp_path / "plain").stat().st_mode  # others may read it, if they may read anything
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(trimtab.InputError, match="could not be written"):
+        trimtab.report(pd.DataFrame(), tmp_path / "folder")
+    assert {p.name for p in tmp_path.iterdir()} == {"plain", "report.html", "folder"}

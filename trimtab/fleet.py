@@ -118,7 +118,7 @@ class Fleet:
                     "clip": self._spread([1.0 if self.plans[m].scheme.identity else self.plans[m][n].u / self.plans[m][n].s for n in self.names])
                 }
         over = lambda key: torch.stack([factors[c.gamma0][key] for c in members])  # noqa: E731
-        column = lambda values: torch.tensor(list(values), dtype=self.theta.dtype)[:, None]  # noqa: E731
+        column = lambda values: torch.tensor(list(values), dtype=self.theta.dtype, device=self.theta.device)[:, None]  # noqa: E731
         self.lr, self.decay, self.eps = (
             over("lr") * column(c.lr for c in members),
             over("weight_decay") * column(c.weight_decay for c in members),
@@ -135,7 +135,7 @@ class Fleet:
         self.parts = [part.detach().view(len(self.rows), *shape).requires_grad_() for part, shape in zip(self.theta.split(self.sizes, 1), self.shapes, strict=True)]
 
     def _spread(self, values: list[float]) -> Tensor:
-        return torch.cat([torch.full((size,), value, dtype=self.theta.dtype) for value, size in zip(values, self.sizes, strict=True)])
+        return torch.cat([torch.full((size,), value, dtype=self.theta.dtype, device=self.theta.device) for value, size in zip(values, self.sizes, strict=True)])
 
     def _take(self, kept: list[int]) -> None:
         self.rows = [self.rows[i] for i in kept]

@@ -124,14 +124,15 @@ def line(table: Table, over: str, hp: str, scheme: str, *, metric: str = "train_
     at = max(counts.index, key=lambda v: (counts[v], v == wanted, -v))
     cells = cells[cells[other] == at]
     cells = cells[cells[hp].notna()]
+    cells, notes = _newest(cells, where)
     ambiguous = also_swept(cells, over, hp)
     if ambiguous:
         choose = "; ".join(f"{c}: {_listed(cells[c])}" for c in ambiguous)
         raise InputError(f"one curve per size needs one value of everything but {hp} and the seed. Swept here too: {choose}. Choose with where={{{ambiguous[0]!r}: ...}}.")
     values = cells[hp].to_numpy(float)
-    axis, notes = "log2" if hp == "lr" else axis_of(values), []  # rates are multiplied, however few or evenly they were tried
+    axis = "log2" if hp == "lr" else axis_of(values)  # rates are multiplied, however few or evenly they were tried
     if axis == "log2" and (values == 0).any():
-        cells, notes = cells[values > 0], [f"{hp} = 0 has no place on a log axis and is left out"]
+        cells, notes = cells[values > 0], [*notes, f"{hp} = 0 has no place on a log axis and is left out"]
     x = np.log2(cells[hp].to_numpy(float)) if axis == "log2" else cells[hp].to_numpy(float)
     state = cells["state"].to_numpy(str)
     y = numbers(cells[metric])
@@ -147,6 +148,18 @@ def line(table: Table, over: str, hp: str, scheme: str, *, metric: str = "train_
     sizes = sorted(cells[over].unique())
     wanted = base[["width", "depth"].index(over)] if base is not None else None
     return Line(scheme, over, hp, metric, axis, {other: at, **where}, wanted if wanted is not None and wanted in sizes else sizes[0], cells, tuple(notes))
+
+
+def _newest(cells: Table, where: Mapping[str, Any]) -> tuple[Table, list[str]]:
+    """The cells of the user's files as they were last; earlier versions of a file stay in the store but are other runs."""
+    notes = []
+    for column in (c for c in cells.columns if c.startswith("sources.") and c not in where):
+        if cells[column].nunique(dropna=False) > 1:
+            last = cells[column].iloc[-1]
+            kept = cells[equal(cells[column], last)]
+            notes.append(f"{len(cells) - len(kept)} runs of an earlier version of {column.removeprefix('sources.')} are left out")
+            cells = kept
+    return cells, notes
 
 
 def also_swept(cells: Table, over: str, hp: str) -> list[str]:

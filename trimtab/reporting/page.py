@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -53,11 +52,12 @@ def report(store: str | Path | Table | Source, path: str | Path = "report.html",
 def written(text: str, path: str | Path) -> Path:
     """Put a page in place of what was there, whole."""
     path = Path(path)
+    draft = path.parent / f"{path.name}.{os.getpid()}.draft"
     try:
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, prefix=path.name, delete=False) as file:
-            file.write(text)
-        os.replace(file.name, path)  # a reader sees the old page or the new one, never half of one
+        draft.write_text(text, encoding="utf-8")
+        os.replace(draft, path)  # a reader sees the old page or the new one, never half of one
     except OSError as error:
+        draft.unlink(missing_ok=True)
         raise InputError(f"the report could not be written to {path}: {error.strerror}.") from error
     return path
 
