@@ -204,7 +204,9 @@ def test_the_mean_output_is_off_by_one_over_n():
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("activation", ["relu", "erf"])
-def test_rates_at_full_counts(activation):
-    found = approach(*points(3), widths=WIDTHS.tolist(), depths=[4], networks=1024, samples=32000, activation=activation, lr=0.2, steps=15)
-    assert found.verdict == "converges" and rate(found, "mean loss").verdict == "agrees"
+@pytest.mark.parametrize(("activation", "lr"), [("relu", 0.05), ("erf", 0.2)])
+def test_other_activations_contradict_nothing(activation, lr):
+    """No more than that: the mean loss of ReLU is not yet seen to fall like 1/N (docs/theory-log.md)."""
+    found = approach(*points(3), widths=WIDTHS.tolist(), depths=[4], networks=1024, samples=32000, activation=activation, lr=lr, steps=15)
+    assert found.verdict == "converges" and "disagrees" not in [r.verdict for r in found.rates]
+    assert rate(found, "one network").verdict == "agrees"

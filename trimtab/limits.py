@@ -102,7 +102,7 @@ class Limit:
 
     def __str__(self) -> str:
         lines = [sentence(self)]
-        lines += [f"  {r.quantity} over {r.axis}: exponent {r.exponent:+.2f} ({_end(r.low)} to {_end(r.high)}), theory {r.expected:+.2f}: {r.verdict}" for r in self.rates]
+        lines += [f"  {r.quantity} over {r.axis}: exponent {_end(r.exponent)} ({_end(r.low)} to {_end(r.high)}), theory {r.expected:+.2f}: {r.verdict}" for r in self.rates]
         return "\n".join(lines)
 
 
@@ -123,7 +123,7 @@ def _whole(x: float) -> str:
 
 
 def _end(x: float) -> str:
-    return f"{x:+.2f}" if math.isfinite(x) else ("∞" if x > 0 else "-∞")
+    return f"{x:+.2f}" if math.isfinite(x) else "unknown" if math.isnan(x) else ("∞" if x > 0 else "-∞")
 
 
 def _rate(rate: Rate, tolerance: float) -> dict[str, Any]:
