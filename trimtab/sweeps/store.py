@@ -124,7 +124,9 @@ class Store:
 
     def _fault(self, error: sqlite3.Error, done: str) -> StoreError:
         hint = "Free some space and run the same command again: what was finished is safe." if "full" in str(error) or "I/O" in str(error) else "See `trimtab doctor`."
-        if "malformed" in str(error) or "not a database" in str(error):
+        if "not a database" in str(error) and not self.copy_path.exists():
+            hint = "Name the file that `trimtab sweep` wrote."
+        elif "malformed" in str(error) or "not a database" in str(error):
             hint = "Its bytes have changed. `trimtab sweep` again puts the copy beside it back, if there is one."
         return StoreError(f"the store {self.path} could not be {done}: {error}. {hint}")
 
