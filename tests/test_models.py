@@ -41,8 +41,8 @@ def test_every_size_parametrizes_with_verified_branches(name, options, example, 
 TRAINED = [
     dict(model="mlp", lr=0.05, model_options={"branch_scale": 0.5}),
     dict(model="mlp", lr=0.05, model_options={"activation": "tanh", "norm": "layer"}),
-    dict(model="resnet", lr=0.1, steps=40, model_options={"branch_scale": 0.5}),
-    dict(model="resnet", lr=0.05, steps=12, model_options={"norm": "batch"}),
+    dict(model="resnet", lr=0.2, steps=80, model_options={"branch_scale": 0.5}),
+    dict(model="resnet", lr=0.1, steps=30, model_options={"norm": "batch"}),
     dict(model="vit", lr=0.003, steps=15, optimizer="adamw", model_options={"patch": 4, "heads": 2}),
     dict(model="mlp", data="teacher", loss="mse", lr=0.02),
 ]
