@@ -20,7 +20,7 @@ from simulated import KINDS, SES, coverage, verdicts  # noqa: E402
 
 def optima(n: int) -> list[str]:
     lines = ["| curve | standard error | seeds | shared | covered | bounded | covered where bounded |", "|---|---|---|---|---|---|---|"]
-    kinds = (*KINDS, "wall, short", "two-sided, mirrored", "quartic")
+    kinds = (*KINDS, "wall, short", "two-sided, mirrored", "quartic", "cliff")
     for kind, seeds, shared in itertools.product(kinds, (3, 5), (True, False)):
         for se in SES if kind != "flat" else (0.0,):
             m = coverage(kind, se, seeds, shared, n, rng=1)
@@ -32,7 +32,7 @@ def optima(n: int) -> list[str]:
 def drifts(n: int) -> list[str]:
     lines = ["| drift per doubling | standard error of each optimum | curve | between-size scatter | transfers | drifts | drift covered |", "|---|---|---|---|---|---|---|"]
     rows = [(0.0, 0.05), (0.0, 0.1), (0.0, 0.15), (0.1, 0.1), (0.25, 0.15), (0.5, 0.15), (0.5, 0.3)]
-    for kind, (slope, se) in itertools.product(("quadratic", "two-sided"), rows):
+    for kind, (slope, se) in itertools.product(("quadratic", "two-sided", "two-sided, mirrored"), rows):
         t = verdicts(slope, se, n, kind, rng=2)
         lines.append(f"| {slope:g} | {se:g} | {kind} | 0 | {t.transfers:.1%} | {t.drifts:.1%} | {t.covered:.1%} |")
         print(lines[-1], flush=True)

@@ -35,6 +35,8 @@ def curve(kind: str, x: np.ndarray, m: float) -> np.ndarray:
     left, right = {"two-sided": (0.05, 0.2), "two-sided, mirrored": (0.2, 0.05), "flat": (0.002, 0.002)}.get(kind, (0.1, 0.1))
     if kind == "quartic":
         return 1 + 0.03 * d**4
+    if kind == "cliff":  # what small networks do: slowly down by a factor of ten, then up a cliff
+        return 0.01 * (np.exp(-0.5 * d) / 0.5 + np.exp(3 * d) / 3)
     return 1 + np.where(d < 0, left, right) * d * d
 
 
@@ -47,9 +49,11 @@ def runs(rng: np.random.Generator, kind: str, noise: float, seeds: int, shared: 
         wall = float(x[x >= limit][0])
         x = x[x < wall]
         m = min(m, limit)
-    y = curve(kind, x, m)[:, None] + noise * rng.standard_normal((len(x), seeds))
+    off = noise * rng.standard_normal((len(x), seeds))
     if shared:
-        y = y + 2 * noise * rng.standard_normal(seeds)
+        off = off + 2 * noise * rng.standard_normal(seeds)
+    y = curve(kind, x, m)[:, None]
+    y = y * np.exp(off) if kind == "cliff" else y + off  # next to a cliff the noise is as large as the loss
     seed = np.tile(np.arange(seeds), len(x)) if shared else np.arange(y.size)
     return np.repeat(x, seeds), y.ravel(), seed, wall, m
 
@@ -61,7 +65,7 @@ def noise_for(kind: str, se: float, seeds: int, shared: bool = True) -> float:
         return 0.02 * math.sqrt(seeds / 3)  # the curve rises by less than one standard deviation of a run within three octaves
     if kind.startswith("wall"):  # half a curve says little of its own error: the same noise as on a whole one
         return noise_for("quadratic", se, seeds, shared)
-    noise = 0.5 * se * math.sqrt(seeds / 3)
+    noise = (2.0 if kind == "cliff" else 0.5) * se * math.sqrt(seeds / 3)
     for _ in range(3):
         rng = np.random.default_rng(7)
         errors = []

@@ -25,17 +25,18 @@ def slack(p: float, n: int) -> float:
 def assert_covers(kind, se, seeds, shared, n):
     m = coverage(kind, se, seeds, shared, n)
     assert m.covered >= 0.92 - slack(0.92, n), m
-    if kind != "flat":
-        assert m.bounded > 0.9 and m.covered <= 0.98 + slack(0.98, n), m
+    assert m.covered_bounded <= 0.98 + slack(0.98, n * m.bounded), m
+    assert m.covered_bounded >= 0.92 - slack(0.92, n * m.bounded), m
+    assert kind == "flat" or m.bounded > 0.9, m
 
 
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("se", [0.05, 0.3])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "cliff"])
 def test_intervals_cover(kind, se, shared):
-    if kind == "flat" and se > 0.05:
-        pytest.skip("the flat curve has one noise")
-    assert_covers(kind, se, 3, shared, 120)
+    if kind in ("flat", "cliff") and se > 0.05:
+        pytest.skip("one noise for these")
+    assert_covers(kind, se if kind != "cliff" else 0.15, 3, shared, 120)
 
 
 @pytest.mark.full
@@ -44,7 +45,9 @@ def test_intervals_cover(kind, se, shared):
 @pytest.mark.parametrize("se", SES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_intervals_cover_in_full(kind, se, seeds, shared):
-    assert_covers(kind, se, seeds, shared, 1500)
+    if kind == "flat" and se > 0.05:
+        pytest.skip("the flat curve has one noise")
+    assert_covers(kind, se, seeds, shared, 500)
 
 
 def assert_verdicts(n, kind):
@@ -57,13 +60,10 @@ def test_verdicts_are_right():
     assert_verdicts(100, "quadratic")
 
 
-SHORT = pytest.mark.xfail(reason="four-to-one curves reach 81 % transfers, short of the aim of 90 % (docs/statistics.md)", strict=False)
-
-
 @pytest.mark.full
-@pytest.mark.parametrize("kind", ["quadratic", pytest.param("two-sided", marks=SHORT)])
+@pytest.mark.parametrize("kind", ["quadratic", "two-sided"])
 def test_verdicts_are_right_in_full(kind):
-    assert_verdicts(1000, kind)
+    assert_verdicts(600, kind)
 
 
 def line_of(f, x=np.arange(-6, 2.0, 0.5), seeds=3, noise=0.01, rng=0):

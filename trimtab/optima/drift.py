@@ -1,13 +1,18 @@
 """How far the optimum moves per doubling of the network, with interval, and the verdict.
 
-Each size i, s_i doublings from the base, has a likelihood of its optimum, exp(-D_i(m) / 2) (fits.py). A straight line
-m = alpha + beta s through all of them has
+Each size i, s_i doublings from the base, has a likelihood of its optimum m and of its curve's skew r, exp(-D_i(m, r) / 2)
+(fits.py). A straight line m = alpha + beta s through all of them has
 
-    D(beta) = min_alpha  sum_i D_i(alpha + beta s_i),        interval { beta : D(beta) - min D <= 3.84 }.
+    D(beta) = min_{alpha, r0, r_i}  sum_i [ D_i(alpha + beta s_i, r_i) + ((r_i - r0) / omega)^2 ] + (r0 / ln 32)^2,
+
+    interval { beta : D(beta) - min D <= 3.84 }.
 
 This is the slope weighted by each optimum's own standard error where the intervals are ordinary, and it still uses a size whose
-optimum is only known to lie below its first diverged rate. If the optima scatter about the line by more than their errors
-(Cochran's Q at 1 %), each likelihood is widened by a between-size standard deviation tau (DerSimonian and Laird's).
+optimum is only known to lie below its first diverged rate. What is gained by r0: curves of one network at several sizes look
+alike, and an optimum misplaced because the skew is misjudged is misplaced by as much at every size, which no drift is. Skews
+may differ by omega = 1/2 (a factor 1.6 in curvature ratio) at the price of one standard deviation. If the optima scatter about the
+line by more than their errors (min D beyond the 99 % of chi-squared), each likelihood is widened by a between-size standard deviation
+tau (DerSimonian and Laird's), and Student's t takes the place of the normal.
 
 The verdict: *transfers* when the interval lies inside +-0.25 log2 per doubling, *drifts* when it excludes 0 and the slope
 is beyond 0.25, else *cannot tell*.
@@ -22,11 +27,12 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from trimtab.optima.fits import RULED_OUT, Fit
+from trimtab.optima.fits import RULED_OUT, SKEW, SKEWS, Fit
 
 TOLERANCE = 0.25  # log2 per doubling: over 16x the optimum then moves less than one octave
 SCATTER = 0.01  # level of the test for a between-size variance
 STEEPEST = 8.0
+ALIKE = 0.5  # omega: how much the skews of two sizes differ
 
 
 class Drift(NamedTuple):
@@ -45,31 +51,37 @@ def drift(fits: Sequence[Fit], doublings: Sequence[float], *, level: float = 0.9
     known = [f.system is not None for f in fits]
     if sum(known) < 2 or np.ptp(s[known]) == 0:
         return Drift(math.nan, -math.inf, math.inf, 0.0, sum(known))
-    tau = _between(fits, s)
-    crit = float(stats.chi2.isf(1 - level, 1)) if tau == 0 else float(stats.t.isf((1 - level) / 2, max(sum(known) - 2, 3))) ** 2
-    steps = [_widened(f, tau) for f in fits]
-    scale = float(np.median([np.median(np.diff(f.system.x)) for f in fits if f.system is not None])) / 0.5  # 1 on a half-octave grid
-    slopes = np.linspace(-STEEPEST, STEEPEST, 321) * scale
-    d = _deviance(steps, s, slopes)
-    if d[0] - d.min() > crit and d[-1] - d.min() > crit:  # look again, closer
+    slope, low, high, least = _interval(fits, s, 0.0, float(stats.chi2.isf(1 - level, 1)))
+    tau = _between(fits, s) if stats.chi2.sf(least, max(len(fits) - 2, 1)) < SCATTER else 0.0
+    if tau > 0:
+        slope, low, high, _ = _interval(fits, s, tau, float(stats.t.isf((1 - level) / 2, max(sum(known) - 2, 3))) ** 2)
+    return Drift(slope, low, high, tau, sum(known))
+
+
+def _interval(fits: Sequence[Fit], s: np.ndarray, tau: float, crit: float) -> tuple[float, float, float, float]:
+    """The slope of least deviance, the ends of { D - min D <= crit }, and min D."""
+    sizes = [_widened(f, tau) for f in fits]
+    scale = float(np.median([f.system.step for f in fits if f.system is not None])) / 0.5  # 1 on a half-octave grid
+    slopes = np.linspace(-STEEPEST, STEEPEST, 161) * scale
+    d = _deviance(sizes, s, slopes, 400)
+    while True:  # look again, closer, while the interval is a few steps wide
         inside = np.nonzero(d - d.min() <= crit)[0]
-        slopes = np.linspace(slopes[inside[0] - 1], slopes[inside[-1] + 1], 161)
-        d = _deviance(steps, s, slopes)
-    d = d - d.min()
-    inside = np.nonzero(d <= crit)[0]
-    unbounded = d[0] <= crit, d[-1] <= crit
-    low = -math.inf if unbounded[0] else float(_cross(slopes, d, crit, inside[0], inside[0] - 1))
-    high = math.inf if unbounded[1] else float(_cross(slopes, d, crit, inside[-1], inside[-1] + 1))
-    return Drift(float(slopes[int(d.argmin())]), low, high, tau, sum(known))
+        if len(inside) > 40 or inside[0] == 0 or inside[-1] == len(slopes) - 1:
+            break
+        slopes = np.linspace(slopes[inside[0] - 1], slopes[inside[-1] + 1], 81)
+        d = _deviance(sizes, s, slopes, 1200)
+    least, d = float(d.min()), d - d.min()
+    low = -math.inf if inside[0] == 0 else _cross(slopes, d, crit, inside[0], inside[0] - 1)
+    high = math.inf if inside[-1] == len(slopes) - 1 else _cross(slopes, d, crit, inside[-1], inside[-1] + 1)
+    return float(slopes[int(d.argmin())]), low, high, least
 
 
 def _cross(x: np.ndarray, d: np.ndarray, crit: float, a: int, b: int) -> float:
-    b = min(max(b, 0), len(x) - 1)
-    return float(x[a]) if d[b] <= crit else float(x[a] + (x[b] - x[a]) * (crit - d[a]) / (d[b] - d[a]))
+    return float(x[a] + (x[b] - x[a]) * (crit - d[a]) / (d[b] - d[a]))
 
 
 def _between(fits: Sequence[Fit], s: np.ndarray) -> float:
-    """DerSimonian and Laird's between-size standard deviation about the line, 0 unless the scatter is significant."""
+    """DerSimonian and Laird's between-size standard deviation about the line, from the optima and their standard errors."""
     use = np.array([np.isfinite(f.stderr) and f.stderr > 0 and np.isfinite(f.optimum) for f in fits])
     if use.sum() < 3:
         return 0.0
@@ -78,37 +90,39 @@ def _between(fits: Sequence[Fit], s: np.ndarray) -> float:
     design = np.stack([np.ones_like(t), t], 1)
     gram = design.T @ (w[:, None] * design)
     q = float((w * (m - design @ np.linalg.solve(gram, design.T @ (w * m))) ** 2).sum())
-    free = len(m) - 2
-    if stats.chi2.sf(q, free) > SCATTER:
-        return 0.0
     trace = w.sum() - float(np.trace(np.linalg.solve(gram, design.T @ ((w**2)[:, None] * design))))
-    return math.sqrt(max((q - free) / trace, 0.0))
+    return math.sqrt(max((q - (len(m) - 2)) / trace, 0.0))
 
 
 def _widened(f: Fit, tau: float) -> tuple[np.ndarray, np.ndarray]:
-    """The size's deviance on an even grid, its likelihood convolved with N(0, tau^2)."""
+    """An even grid of optima, and the size's deviance at each of them (columns) for each r0 (rows), convolved with N(0, tau^2)."""
     step = float(np.diff(f.grid).min()) * 2
     x = np.arange(f.grid[0], f.grid[-1] + step, step)
-    d = np.interp(x, f.grid, f.deviance)
+    d = np.stack([np.interp(x, f.grid, row) for row in _coupled(f)])
     if tau > 0:
         reach = math.ceil(4 * tau / step)
         kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) * step / tau) ** 2)
         x = np.concatenate([x[0] - step * np.arange(reach, 0, -1), x, x[-1] + step * np.arange(1, reach + 1)])
-        padded = np.concatenate([np.full(2 * reach, d[0]), d, np.full(2 * reach, d[-1])])
-        d = -2 * np.log(np.maximum(np.convolve(np.exp(-0.5 * np.minimum(padded, 700.0)), kernel / kernel.sum(), "valid"), 1e-300))
+        likelihood = np.exp(-0.5 * np.minimum(np.pad(d, ((0, 0), (2 * reach, 2 * reach)), "edge"), 700.0))
+        d = -2 * np.log(np.maximum(np.stack([np.convolve(row, kernel / kernel.sum(), "valid") for row in likelihood]), 1e-300))
         d = np.minimum(d - d.min(), RULED_OUT)
     return x, d
 
 
-def _deviance(steps: Sequence[tuple[np.ndarray, np.ndarray]], s: np.ndarray, slopes: np.ndarray) -> np.ndarray:
+def _coupled(f: Fit) -> np.ndarray:
+    """min over r of D(m, r) + ((r - r0) / omega)^2, for each r0 (rows) and m (columns); a size that says nothing of r is the same for all."""
+    if f.shapes is None:
+        return np.broadcast_to(f.deviance, (len(SKEWS), len(f.deviance)))
+    return np.stack([np.minimum((f.shapes.deviance + ((f.shapes.r - r0) / ALIKE) ** 2).min(1), RULED_OUT) for r0 in SKEWS])
+
+
+def _deviance(sizes: Sequence[tuple[np.ndarray, np.ndarray]], s: np.ndarray, slopes: np.ndarray, most: int) -> np.ndarray:
+    """D(beta): the least over alpha, at most so many of them, and r0."""
     centre = float(s.mean())
-    lo, hi = min(x[0] for x, _ in steps), max(x[-1] for x, _ in steps)
-    fine = max(min(x[1] - x[0] for x, _ in steps), (hi - lo) / 1500)
-    alpha = np.arange(lo, hi, fine)
-    total = np.zeros((len(slopes), len(alpha)))
-    for (x, d), t in zip(steps, s, strict=True):
-        total += np.interp(alpha[None, :] + slopes[:, None] * (t - centre), x, d)
-    return total.min(1)
+    lo, hi = min(x[0] for x, _ in sizes), max(x[-1] for x, _ in sizes)
+    alpha = np.arange(lo, hi, max(min(x[1] - x[0] for x, _ in sizes), (hi - lo) / most))
+    at = [alpha[None, :] + slopes[:, None] * (t - centre) for t in s]
+    return np.min([sum(np.interp(a, x, d[j]) for a, (x, d) in zip(at, sizes, strict=True)).min(1) + (r0 / SKEW) ** 2 for j, r0 in enumerate(SKEWS)], 0)
 
 
 def verdict(d: Drift, tolerance: float = TOLERANCE) -> str:
@@ -134,8 +148,13 @@ def more(d: Drift, runs: int, tolerance: float = TOLERANCE) -> int | None:
     """
     if verdict(d, tolerance) != "cannot tell":
         return 0
-    half = (d.high - d.low) / 2
-    room = abs(d.slope) if abs(d.slope) > tolerance else tolerance - abs(d.slope)
-    if not math.isfinite(half) or not math.isfinite(d.slope) or d.scatter > 0 or room < 0.02 * tolerance:
+    if not all(map(math.isfinite, d[:3])) or d.scatter > 0:
         return None
-    return math.ceil(runs * ((half / room) ** 2 * 1.03 - 1)) + 3
+    if abs(d.slope) > tolerance:  # to exclude 0
+        room, half = abs(d.slope), d.slope - d.low if d.slope > 0 else d.high - d.slope
+        ratio = half / room
+    else:  # to lie within the tolerance on both sides
+        if tolerance - abs(d.slope) < 0.02 * tolerance:
+            return None
+        ratio = max((d.high - d.slope) / (tolerance - d.slope), (d.slope - d.low) / (tolerance + d.slope))
+    return math.ceil(runs * (ratio**2 * 1.03 - 1)) + 3

@@ -2,13 +2,14 @@
 
 Near its minimum the loss of seed j at x (log2 of a rate, or the value itself) is taken to be
 
-    y_j(x) = c_j + a e^(-r/2) |x - m|^p   left of m,      y_j(x) = c_j + a e^(r/2) |x - m|^p   right of m,      a > 0, p = 2, 3 or 4
+    y_j(x) = c_j + a g(x - m; r) + noise,      a > 0,
 
-plus noise: a quadratic when r = 0 and p = 2, two-sided when r is not 0, flat-bottomed when p > 2. c_j is one constant per seed where seeds are shared across rates (what
-makes a whole run good or bad then drops out), one constant for all where not. For given (m, r, p) this is a line through one
-regressor, so the residual sum RSS(m, r, p) has a closed form and is tabulated. The interval is the profile likelihood's,
+with g one of a few curves (curves.py): a quadratic, or steeper on one side by a skew r, or flatter at its bottom. y is the
+loss, or its logarithm where the noise grows with it (scales.py). c_j is one constant per seed where seeds are shared across
+rates (what makes a whole run good or bad then drops out), one constant for all where not. For given g, m and r this is a line
+through one regressor, so the residual sum RSS(m, r, g) has a closed form and is tabulated. The interval is the profile likelihood's,
 
-    { m :  D(m) <= F_{1, dof}(95 %) },      D(m) = min_{r, p} [ RSS(m, r, p) / s^2 + (r / ln 8)^2 + (p / 2 - 1)^2 ] - its minimum,
+    { m :  D(m) <= F_{1, dof}(95 %) },      D(m) = min_{r, g} [ RSS(m, r, g) / s^2 + (r / ln 32)^2 + price(g) ] - its minimum,
 
 which like Fieller's goes to infinity when the curve is too flat to say. The penalties are what is unusual: choosing between
 the quadratic and the other curves by a test and then trusting the winner covers too little when the noise hides the skew;
@@ -21,14 +22,17 @@ first diverged rate, and the optimum is then the last stable rate itself, which 
 from __future__ import annotations
 
 import dataclasses
+from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
 
-SKEW = np.log(8.0)  # scale of the penalty on r: a curvature ratio of 8 costs as much as one standard deviation
-POWERS = (2.0, 3.0, 4.0)
-LARGEST = np.log(32.0)  # curvature ratios beyond 32 are walls, not curves
-RATIOS = np.linspace(-LARGEST, LARGEST, 21)
+from trimtab.optima.curves import CURVES, LARGEST, QUADRATIC, Curve
+from trimtab.optima.scales import logarithmic
+from trimtab.optima.systems import System, system
+
+SKEW = LARGEST  # scale of the penalty on r: the largest ratio costs as much as one standard deviation
+SKEWS = np.linspace(-LARGEST, LARGEST, 21)
 LACK = 0.02  # a window is narrowed while the curve's lack of fit is significant at this level
 FEWEST = 5  # rates in the narrowest window
 RULED_OUT = 60.0  # deviance of what divergence rules out
@@ -38,7 +42,9 @@ RULED_OUT = 60.0  # deviance of what divergence rules out
 class Fit:
     """One size's optimum. `optimum`, `low`, `high`, `stderr` are on the axis of the fit (log2 or linear).
 
-    `deviance` over `grid` is the whole likelihood of the optimum, on the scale where 3.84 is 95 %; the drift is made from it.
+    `deviance` over `grid` is the whole likelihood of the optimum, on the scale where 3.84 is 95 %; `shapes` is the same
+    for optimum and skew together. The drift is made from them. `value` is the loss at the optimum, `noise` a run's standard
+    deviation on the scale of the fit: the loss, or its logarithm when `log`.
     """
 
     optimum: float
@@ -52,85 +58,56 @@ class Fit:
     rates: int
     dof: int
     noise: float
-    power: float
+    curve: Curve
     grid: np.ndarray
     deviance: np.ndarray
     system: System | None = None
+    shapes: Shapes | None = None
+    log: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
-class System:
-    """The least squares problem with the seeds projected out: for a curve g over the rates, RSS = yy - (g b)^2 / (g A g)."""
+class Shapes(NamedTuple):
+    """Deviance of each place of the optimum (rows, as in Fit.grid) with each of some curvature ratios r (columns), not penalised."""
 
-    x: np.ndarray
-    a: np.ndarray
-    b: np.ndarray
-    yy: float
-    dof: int
-    pure: float
-    pure_dof: int
-    mean: float
-    weight: np.ndarray
-
-
-def system(x: np.ndarray, y: np.ndarray, seed: np.ndarray) -> System:
-    """Reduce runs (x, y, seed) to one number per rate."""
-    rates, at = np.unique(x, return_inverse=True)
-    seeds, block = np.unique(seed, return_inverse=True)
-    if len(seeds) * 2 > len(x):  # seeds that are not shared across rates have no constant of their own
-        seeds, block = seeds[:1], np.zeros_like(block)
-    n, k, s = len(x), len(rates), len(seeds)
-    design = np.zeros((n, k))
-    design[np.arange(n), at] = 1.0
-    blocks = np.zeros((n, s))
-    blocks[np.arange(n), block] = 1.0
-    centred = design - blocks @ ((blocks / blocks.sum(0)).T @ design)
-    a, b = design.T @ centred, centred.T @ y
-    yy = float(y @ (y - (blocks @ ((blocks / blocks.sum(0)).T @ y))))
-    pure = max(yy - float(b @ np.linalg.pinv(a, hermitian=True) @ b), 0.0)
-    return System(rates, a, b, yy, n - s, pure, n - s - (k - 1), float(y.mean()), design.sum(0) / n)
-
-
-def _sides(sys: System, m: np.ndarray, power: float) -> tuple[np.ndarray, ...]:
-    d = sys.x[None, :] - m[:, None]
-    g = np.abs(d) ** power
-    left = np.where(d < 0, g, 0.0)
-    right = g - left
-    la = left @ sys.a
-    return left @ sys.b, right @ sys.b, (la * left).sum(1), (la * right).sum(1), ((right @ sys.a) * right).sum(1)
-
-
-def _rss(sys: System, sides: tuple[np.ndarray, ...], r: np.ndarray) -> np.ndarray:
-    bl, br, ll, lr, rr = (s[:, None] for s in sides)
-    e = np.exp(r / 2)
-    gb, gg = bl / e + br * e, ll / e**2 + 2 * lr + rr * e**2
-    return sys.yy - np.where(gb > 0, gb * gb / np.maximum(gg, 1e-300), 0.0)  # a > 0: a maximum is no minimum
+    r: np.ndarray
+    deviance: np.ndarray
 
 
 def profile(sys: System, m: np.ndarray, s2: float | None, skewed: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """min over (r, p) of RSS / s2 + penalties at each m, and the r and p that do it; plain RSS when s2 is None."""
+    """min over skews and curves of RSS / s2 + prices at each m, and the skew and curve (its index) that do it; plain RSS when s2 is None."""
     if not skewed:
-        least = _rss(sys, _sides(sys, m, 2.0), np.zeros((len(m), 1)))[:, 0]
-        return (least if s2 is None else least / s2), np.zeros(len(m)), np.full(len(m), 2.0)
-    many = [_ratios(sys, m, s2, p) for p in POWERS]
+        least = QUADRATIC.rss(sys, m, np.zeros((len(m), 1)))[:, 0]
+        return (least if s2 is None else least / s2), np.zeros(len(m)), np.zeros(len(m), int)
+    many = [_skews(sys, m, s2, curve) for curve in CURVES]
     values, rows = np.stack([v for v, _ in many]), np.arange(len(m))
     j = values.argmin(0)
-    return values[j, rows], np.stack([r for _, r in many])[j, rows], np.array(POWERS)[j]
+    return values[j, rows], np.stack([r for _, r in many])[j, rows], j
 
 
-def _ratios(sys: System, m: np.ndarray, s2: float | None, power: float) -> tuple[np.ndarray, np.ndarray]:
-    sides = _sides(sys, m, power)
-
+def _skews(sys: System, m: np.ndarray, s2: float | None, curve: Curve) -> tuple[np.ndarray, np.ndarray]:
     def objective(r: np.ndarray) -> np.ndarray:
-        rss = _rss(sys, sides, r)
-        return rss if s2 is None else rss / s2 + (r / SKEW) ** 2 + (power / 2 - 1) ** 2
+        rss = curve.rss(sys, m, r)
+        return rss if s2 is None else rss / s2 + (r / SKEW) ** 2 + curve.price
 
-    best = RATIOS[objective(np.broadcast_to(RATIOS, (len(m), len(RATIOS)))).argmin(1)]
-    step = RATIOS[1] - RATIOS[0]
+    best = SKEWS[objective(np.broadcast_to(SKEWS, (len(m), len(SKEWS)))).argmin(1)]
+    step = SKEWS[1] - SKEWS[0]
     r = np.clip(best[:, None] + np.linspace(-step, step, 17)[None, :], -LARGEST, LARGEST)  # the valley in (m, r) is narrow at low noise
     values = objective(r)
     i, rows = values.argmin(1), np.arange(len(m))
     return values[rows, i], r[rows, i]
+
+
+def shapes(sys: System, m: np.ndarray, s2: float, dof: int, best: np.ndarray) -> Shapes:
+    """The likelihood of (m, r): over all skews coarsely, and finely about the `best` of each m, where the valley is narrow at low noise."""
+    r = np.concatenate([np.broadcast_to(SKEWS, (len(m), len(SKEWS))), np.clip(best[:, None] + np.linspace(-0.3, 0.3, 17), -LARGEST, LARGEST)], 1)
+    values = np.min([curve.rss(sys, m, r) / s2 + curve.price for curve in CURVES], 0)
+    return Shapes(r, gaussian(values - values.min(), dof))
+
+
+def gaussian(statistic: np.ndarray, dof: int) -> np.ndarray:
+    """An F(1, dof) statistic on the scale of a chi-squared one, where those of several sizes can be added."""
+    knots = np.concatenate([[0.0], np.geomspace(1e-4, 1e4, 400)])
+    return np.interp(statistic, knots, stats.chi2.isf(np.maximum(stats.f.sf(knots, 1, dof), 1e-290), 1))
 
 
 def places(rates: np.ndarray, fine: int = 32, coarse: int = 6) -> np.ndarray:
@@ -179,14 +156,16 @@ def _lack(sys: System, least: float, lack: int) -> float:
     return 1.0 if sys.pure <= 0 else float(stats.f.sf((least - sys.pure) / lack / (sys.pure / sys.pure_dof), lack, sys.pure_dof))
 
 
-def fit(x: np.ndarray, y: np.ndarray, seed: np.ndarray, *, wall: float = np.inf, level: float = 0.95) -> Fit:
+def fit(x: np.ndarray, y: np.ndarray, seed: np.ndarray, *, wall: float = np.inf, level: float = 0.95, log: bool | None = None) -> Fit:
     """The minimum of y over x with its interval; `wall`: the first rate that diverged, the optimum lies below it.
 
+    log: whether the curve is one of log y; None lets the noise decide.
+
     >>> x = np.repeat(np.arange(-6, 1.0), 3)
-    >>> noise = 0.01 * np.cos(37 * np.arange(21.0))
+    >>> noise = 0.05 * np.random.default_rng(0).standard_normal(21)
     >>> f = fit(x, 1 + 0.1 * (x + 2.3) ** 2 + noise, np.tile([0, 1, 2], 7))
     >>> f.status, f.shape, round(f.optimum, 1), f.low < -2.3 < f.high
-    ('inside', 'quadratic', -2.3, True)
+    ('inside', 'quadratic', -2.2, True)
     """
     keep = x < wall
     x, y, seed = x[keep], y[keep], seed[keep]
@@ -195,6 +174,8 @@ def fit(x: np.ndarray, y: np.ndarray, seed: np.ndarray, *, wall: float = np.inf,
         return _none(wall)
     if len(rates) < 3:
         return _few(x, y, rates, wall)
+    log = logarithmic([(x, y, seed)]) if log is None else log
+    y = np.log(y) if log else y
     sys, lo, hi, rates = _window(x, y, seed)
     k = len(sys.x)
     skewed = k > 3 and sys.dof > 3
@@ -207,14 +188,18 @@ def fit(x: np.ndarray, y: np.ndarray, seed: np.ndarray, *, wall: float = np.inf,
     lack = k - 4
     if lack > 0 and sys.pure_dof > 0 and _lack(sys, least, lack) < LACK:  # what the narrowest window still cannot describe counts as noise
         s2 = max(s2, (least - sys.pure) / lack)
-    objective, ratio, powers = profile(sys, m, s2, skewed)
+    objective, ratio, which = profile(sys, m, s2, skewed)
     i = int(objective.argmin())
     statistic = objective - objective[i]
-    deviance = stats.chi2.isf(np.maximum(stats.f.sf(statistic, 1, dof), 1e-290), 1) if free > 0 else np.zeros_like(m)
+    deviance = gaussian(statistic, dof) if free > 0 else np.zeros_like(m)
+    shape_of = shapes(sys, m, s2, dof, ratio) if skewed and free > 0 else None
     # Outside the window: divergence rules it out, and so do rates that were tried and left out because they are clearly worse.
     below = float(rates[lo - 1]) if lo > 0 else -np.inf
     above = float(rates[hi + 1]) if hi < len(rates) - 1 else wall
-    deviance = np.where((m >= above) | (m <= below), RULED_OUT, deviance)
+    outside = (m >= above) | (m <= below)
+    deviance = np.where(outside, RULED_OUT, deviance)
+    if shape_of is not None:
+        shape_of.deviance[outside] = RULED_OUT
     walled = hi == len(rates) - 1 and np.isfinite(wall)
     low, high, closed = interval(m, deviance, sys.x[0], sys.x[-1], below, above, level, walled)
     optimum = float(np.clip(m[i], max(sys.x[0], below), sys.x[-1]))
@@ -228,13 +213,16 @@ def fit(x: np.ndarray, y: np.ndarray, seed: np.ndarray, *, wall: float = np.inf,
     if np.isfinite(near[1] - near[0]) and not np.isfinite(stderr):
         stderr = (near[1] - near[0]) / 2
     d = sys.x - m[i]
-    r, power = float(ratio[i]), float(powers[i])
-    g = np.where(d < 0, np.exp(-r / 2), np.exp(r / 2)) * np.abs(d) ** power
+    r, curve = float(ratio[i]), CURVES[which[i]]
+    g = curve.height(d, r, sys.step)
     scale = max(float(g @ sys.b), 0.0) / max(float(g @ sys.a @ g), 1e-300)
     shape = "quadratic"
-    if skewed and (abs(r) > 0.1 or power > 2) and _gain(sys, rough, least, s2) > 3.84:
-        shape = "two-sided" if abs(r) > 0.1 else "flat-bottomed"
-    return Fit(optimum, low, high, float(stderr), status, shape, sys.mean - scale * float(sys.weight @ g), len(y), k, dof, float(np.sqrt(s2)), power, m, deviance, sys)
+    if skewed and (abs(r) > 0.1 or curve is not QUADRATIC) and _gain(sys, rough, least, s2) > 7.81:  # three more numbers than a quadratic
+        shape = "two-sided" if abs(r) > 0.1 and curve is QUADRATIC else curve.name
+    value = sys.mean - scale * float(sys.weight @ g)
+    return Fit(
+        optimum, low, high, float(stderr), status, shape, float(np.exp(value)) if log else value, len(y), k, dof, float(np.sqrt(s2)), curve, m, deviance, sys, shape_of, log
+    )
 
 
 def _gain(sys: System, m: np.ndarray, least: float, s2: float) -> float:
@@ -269,7 +257,7 @@ def _ends(m: np.ndarray, deviance: np.ndarray, crit: float) -> tuple[float, floa
 
 def _none(wall: float) -> Fit:
     m = wall + np.linspace(-8, 8, 321) if np.isfinite(wall) else np.linspace(-1, 1, 3)
-    return Fit(np.nan, -np.inf, wall, np.nan, "none stable", "none", np.nan, 0, 0, 0, np.nan, 2.0, m, np.where(m >= wall, RULED_OUT, 0.0))
+    return Fit(np.nan, -np.inf, wall, np.nan, "none stable", "none", np.nan, 0, 0, 0, np.nan, QUADRATIC, m, np.where(m >= wall, RULED_OUT, 0.0))
 
 
 def _few(x: np.ndarray, y: np.ndarray, rates: np.ndarray, wall: float) -> Fit:
@@ -277,14 +265,21 @@ def _few(x: np.ndarray, y: np.ndarray, rates: np.ndarray, wall: float) -> Fit:
     best = int(np.argmin(means))
     status = "last stable" if best == len(rates) - 1 and np.isfinite(wall) else "too few rates"
     m = np.linspace(rates[0] - 8, (wall if np.isfinite(wall) else rates[-1]) + 8, 641)
-    return Fit(float(rates[best]), -np.inf, wall, np.nan, status, "none", float(means[best]), len(y), len(rates), 0, np.nan, 2.0, m, np.where(m >= wall, RULED_OUT, 0.0))
+    return Fit(float(rates[best]), -np.inf, wall, np.nan, status, "none", float(means[best]), len(y), len(rates), 0, np.nan, QUADRATIC, m, np.where(m >= wall, RULED_OUT, 0.0))
 
 
 def excess(f: Fit, at: float, x: np.ndarray, y: np.ndarray, *, level: float = 0.95) -> tuple[float, float, float]:
-    """How much higher the curve is at `at` than at its minimum, with interval; from the curve inside its window, from the runs outside.
+    """How much higher the loss is at `at` than at its minimum, with interval; from the curve inside its window, from the runs outside.
 
-    The interval is the projection of { (m, r, a): RSS within F(95 %) of its least } on a |at - m|^p, the power that fits best.
+    The interval is the projection of { (m, r, a): RSS within F(95 %) of its least } on the curve at `at`, of the kind that fits best.
     """
+    if not f.log:
+        return _excess(f, f.value, at, x, y, level)
+    value, low, high = (float(np.expm1(e)) * f.value for e in _excess(f, float(np.log(f.value)), at, x, np.log(y), level))
+    return value, low, high
+
+
+def _excess(f: Fit, least: float, at: float, x: np.ndarray, y: np.ndarray, level: float) -> tuple[float, float, float]:
     sys = f.system
     if sys is None or not np.isfinite(at):
         return np.nan, np.nan, np.nan
@@ -295,19 +290,17 @@ def excess(f: Fit, at: float, x: np.ndarray, y: np.ndarray, *, level: float = 0.
             return np.nan, np.nan, np.nan
         means = np.array([y[x == r].mean() for r in rates])
         n = len(y) / len(rates)
-        value, half = float(np.interp(at, rates, means)) - f.value, float(np.sqrt(crit * s2 * 2 / n))
+        value, half = float(np.interp(at, rates, means)) - least, float(np.sqrt(crit * s2 * 2 / n))
         return max(value, 0.0), max(value - half, 0.0), value + half
     m = f.grid[(f.grid >= sys.x[0]) & (f.grid <= sys.x[-1])]
     r = np.linspace(-LARGEST, LARGEST, 97) if f.shape != "none" and sys.dof > 3 and len(sys.x) > 3 else np.zeros(1)
-    bl, br, ll, lr, rr = (s[:, None] for s in _sides(sys, m, f.power))
-    e = np.exp(r / 2)[None, :]
-    gb, gg = bl / e + br * e, np.maximum(ll / e**2 + 2 * lr + rr * e**2, 1e-300)
-    a = np.maximum(gb, 0.0) / gg
-    objective = (sys.yy - np.where(gb > 0, gb * gb / gg, 0.0)) / s2 + (r / SKEW) ** 2
+    every = np.broadcast_to(r, (len(m), len(r)))
+    gb, gg = f.curve.terms(sys, m, every)
+    a, gg = np.maximum(gb, 0.0) / np.maximum(gg, 1e-300), np.maximum(gg, 1e-300)
+    objective = (sys.yy - a * np.maximum(gb, 0.0)) / s2 + (r / SKEW) ** 2
     room = crit - (objective - objective.min())
     spread = np.sqrt(np.maximum(room, 0.0) * s2 / gg)
-    d = at - m[:, None]
-    g = np.where(d < 0, 1 / e, e) * np.abs(d) ** f.power
+    g = f.curve.height(at - m[:, None], every, sys.step)
     i = np.unravel_index(int(objective.argmin()), objective.shape)
     inside = room >= 0
     return float((a * g)[i]), float((np.maximum(a - spread, 0.0) * g)[inside].min()), float(((a + spread) * g)[inside].max())

@@ -24,6 +24,7 @@ from trimtab.errors import InputError
 from trimtab.optima.drift import TOLERANCE, Drift, drift, more, verdict
 from trimtab.optima.fits import Fit, excess, fit
 from trimtab.optima.lines import Line, default_scheme, line, schemes
+from trimtab.optima.scales import logarithmic
 from trimtab.optima.signatures import signatures
 from trimtab.optima.sources import Source, Table, numbers, opened
 
@@ -119,8 +120,10 @@ def analysed(chosen: Line) -> Transfer:
     sizes = chosen.sizes
     parts: dict[Any, Table] = dict(iter(chosen.cells.groupby(chosen.over, sort=True)))
     walls = {size: _wall(parts[size], sign) for size in sizes}
-    runs = {size: parts[size][parts[size]["x"].isin(_stable_rates(parts[size])) & parts[size]["stable"]] for size in sizes}
-    fits = {size: fit(r["x"].to_numpy(), sign * r["y"].to_numpy(), r["seed"].to_numpy(), wall=walls[size]) for size, r in runs.items()}
+    runs = {size: parts[size][parts[size]["x"].isin(_stable_rates(parts[size])) & parts[size]["stable"] & (parts[size]["x"] < walls[size])] for size in sizes}
+    columns = {size: (r["x"].to_numpy(), sign * r["y"].to_numpy(), r["seed"].to_numpy()) for size, r in runs.items()}
+    log = logarithmic(columns[size] for size in sizes)
+    fits = {size: fit(*columns[size], wall=walls[size], log=log) for size in sizes}
     optima = pd.DataFrame([_row(chosen, size, parts[size], runs[size], fits[size], walls[size]) for size in sizes])
     slope = drift([fits[s] for s in sizes], [math.log2(s / chosen.base) for s in sizes])
     regret = pd.DataFrame([_regret(chosen, size, fits, runs[size], walls[size], sign) for size in sizes])
