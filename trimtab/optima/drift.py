@@ -62,15 +62,16 @@ def _interval(fits: Sequence[Fit], s: np.ndarray, tau: float, crit: float) -> tu
     """The slope of least deviance, the ends of { D - min D <= crit }, and min D."""
     sizes = [_widened(f, tau) for f in fits]
     scale = float(np.median([f.system.step for f in fits if f.system is not None])) / 0.5  # 1 on a half-octave grid
-    slopes = np.linspace(-STEEPEST, STEEPEST, 161) * scale
-    d = _deviance(sizes, s, slopes, 400)
-    while True:  # look again, closer, while the interval is a few steps wide
-        inside = np.nonzero(d - d.min() <= crit)[0]
-        if len(inside) > 40 or inside[0] == 0 or inside[-1] == len(slopes) - 1:
-            break
-        slopes = np.linspace(slopes[inside[0] - 1], slopes[inside[-1] + 1], 81)
-        d = _deviance(sizes, s, slopes, 1200)
+    slopes, skews = np.linspace(-STEEPEST, STEEPEST, 161) * scale, np.arange(len(SKEWS))
+    alpha = np.linspace(min(x[0] for x, _ in sizes), max(x[-1] for x, _ in sizes), 241)
+    for _ in range(3):  # each time closer to where D is low
+        d, low_alpha, low_skew = _deviance(sizes, s, slopes, alpha, skews)
+        near = d.min() + crit + 4
+        around = np.clip([np.nonzero(v <= near)[0][[0, -1]] + (-1, 1) for v in (d, low_alpha)], 0, [[len(d) - 1], [len(alpha) - 1]])
+        slopes, alpha, skews = np.linspace(*slopes[around[0]], 97), np.linspace(*alpha[around[1]], 241), skews[low_skew <= near]
+    d = _deviance(sizes, s, slopes, alpha, skews)[0]
     least, d = float(d.min()), d - d.min()
+    inside = np.nonzero(d <= crit)[0]
     low = -math.inf if inside[0] == 0 else _cross(slopes, d, crit, inside[0], inside[0] - 1)
     high = math.inf if inside[-1] == len(slopes) - 1 else _cross(slopes, d, crit, inside[-1], inside[-1] + 1)
     return float(slopes[int(d.argmin())]), low, high, least
@@ -116,13 +117,11 @@ def _coupled(f: Fit) -> np.ndarray:
     return np.stack([np.minimum((f.shapes.deviance + ((f.shapes.r - r0) / ALIKE) ** 2).min(1), RULED_OUT) for r0 in SKEWS])
 
 
-def _deviance(sizes: Sequence[tuple[np.ndarray, np.ndarray]], s: np.ndarray, slopes: np.ndarray, most: int) -> np.ndarray:
-    """D(beta): the least over alpha, at most so many of them, and r0."""
-    centre = float(s.mean())
-    lo, hi = min(x[0] for x, _ in sizes), max(x[-1] for x, _ in sizes)
-    alpha = np.arange(lo, hi, max(min(x[1] - x[0] for x, _ in sizes), (hi - lo) / most))
-    at = [alpha[None, :] + slopes[:, None] * (t - centre) for t in s]
-    return np.min([sum(np.interp(a, x, d[j]) for a, (x, d) in zip(at, sizes, strict=True)).min(1) + (r0 / SKEW) ** 2 for j, r0 in enumerate(SKEWS)], 0)
+def _deviance(sizes: Sequence[tuple[np.ndarray, np.ndarray]], s: np.ndarray, slopes: np.ndarray, alpha: np.ndarray, skews: np.ndarray) -> tuple[np.ndarray, ...]:
+    """The least deviance at each slope, at each alpha and for each of some r0 (by index), the other two being free."""
+    at = [alpha[None, :] + slopes[:, None] * t for t in s - s.mean()]
+    many = np.stack([sum(np.interp(a, x, d[j]) for a, (x, d) in zip(at, sizes, strict=True)) + (SKEWS[j] / SKEW) ** 2 for j in skews])
+    return many.min((0, 2)), many.min((0, 1)), many.min((1, 2))
 
 
 def verdict(d: Drift, tolerance: float = TOLERANCE) -> str:

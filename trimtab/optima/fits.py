@@ -73,35 +73,31 @@ class Shapes(NamedTuple):
     deviance: np.ndarray
 
 
-def profile(sys: System, m: np.ndarray, s2: float | None, skewed: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """min over skews and curves of RSS / s2 + prices at each m, and the skew and curve (its index) that do it; plain RSS when s2 is None."""
-    if not skewed:
-        least = QUADRATIC.rss(sys, m, np.zeros((len(m), 1)))[:, 0]
-        return (least if s2 is None else least / s2), np.zeros(len(m)), np.zeros(len(m), int)
-    many = [_skews(sys, m, s2, curve) for curve in CURVES]
-    values, rows = np.stack([v for v, _ in many]), np.arange(len(m))
-    j = values.argmin(0)
-    return values[j, rows], np.stack([r for _, r in many])[j, rows], j
+class Surface(NamedTuple):
+    """RSS of each curve (first axis) with its minimum at each m (second) and some skews r (third), and the curves' prices."""
+
+    r: np.ndarray
+    rss: np.ndarray
+    price: np.ndarray
+
+    def least(self) -> np.ndarray:
+        """The least RSS at each m."""
+        return self.rss.min((0, 2))
 
 
-def _skews(sys: System, m: np.ndarray, s2: float | None, curve: Curve) -> tuple[np.ndarray, np.ndarray]:
-    def objective(r: np.ndarray) -> np.ndarray:
-        rss = curve.rss(sys, m, r)
-        return rss if s2 is None else rss / s2 + (r / SKEW) ** 2 + curve.price
-
-    best = SKEWS[objective(np.broadcast_to(SKEWS, (len(m), len(SKEWS)))).argmin(1)]
-    step = SKEWS[1] - SKEWS[0]
-    r = np.clip(best[:, None] + np.linspace(-step, step, 17)[None, :], -LARGEST, LARGEST)  # the valley in (m, r) is narrow at low noise
-    values = objective(r)
-    i, rows = values.argmin(1), np.arange(len(m))
-    return values[rows, i], r[rows, i]
-
-
-def shapes(sys: System, m: np.ndarray, s2: float, dof: int, best: np.ndarray) -> Shapes:
-    """The likelihood of (m, r): over all skews coarsely, and finely about the `best` of each m, where the valley is narrow at low noise."""
-    r = np.concatenate([np.broadcast_to(SKEWS, (len(m), len(SKEWS))), np.clip(best[:, None] + np.linspace(-0.3, 0.3, 17), -LARGEST, LARGEST)], 1)
-    values = np.min([curve.rss(sys, m, r) / s2 + curve.price for curve in CURVES], 0)
-    return Shapes(r, gaussian(values - values.min(), dof))
+def surface(sys: System, m: np.ndarray) -> Surface:
+    """All curves over all skews coarsely, and finely about the best of each m: the valley in (m, r) is narrow at low noise."""
+    if not _skewed(sys):
+        r = np.zeros((len(m), 1))
+        return Surface(r[None], QUADRATIC.rss(sys, m, r)[None], np.zeros((1, 1, 1)))
+    coarse, step = np.broadcast_to(SKEWS, (len(m), len(SKEWS))), SKEWS[1] - SKEWS[0]
+    rs, values = [], []
+    for curve in CURVES:
+        rss = curve.rss(sys, m, coarse)
+        fine = np.clip(SKEWS[rss.argmin(1)][:, None] + np.linspace(-step, step, 17), -LARGEST, LARGEST)
+        rs.append(np.concatenate([coarse, fine], 1))
+        values.append(np.concatenate([rss, curve.rss(sys, m, fine)], 1))
+    return Surface(np.stack(rs), np.stack(values), np.array([c.price for c in CURVES])[:, None, None])
 
 
 def gaussian(statistic: np.ndarray, dof: int) -> np.ndarray:
@@ -118,8 +114,8 @@ def places(rates: np.ndarray, fine: int = 32, coarse: int = 6) -> np.ndarray:
     return np.concatenate([rates[0] - outside[::-1], inside, rates[-1] + outside])
 
 
-def _window(x: np.ndarray, y: np.ndarray, seed: np.ndarray) -> tuple[System, int, int, np.ndarray]:
-    """The widest run of rates around the best one that the curve describes."""
+def _window(x: np.ndarray, y: np.ndarray, seed: np.ndarray) -> tuple[System, int, int, np.ndarray, tuple[np.ndarray, np.ndarray]]:
+    """The widest run of rates around the best one that a curve describes (first and last index), and the least RSS over m."""
     rates, at = np.unique(x, return_inverse=True)
     count = np.bincount(at)
     mean = np.bincount(at, y) / count
@@ -139,16 +135,20 @@ def _window(x: np.ndarray, y: np.ndarray, seed: np.ndarray) -> tuple[System, int
     while True:
         keep = (x >= rates[lo]) & (x <= rates[hi])
         sys = system(x[keep], y[keep], seed[keep])
+        m = places(sys.x, 8, 3)
+        least = surface(sys, m).least()
         lack = hi - lo - 3  # k - 1 rates' worth of freedom less a, m and r
-        if hi - lo + 1 <= fewest or lack < 1 or sys.pure_dof < 1:
-            return sys, lo, hi, rates
-        least = profile(sys, places(sys.x, 12, 4), None, True)[0].min()
-        if _lack(sys, least, lack) > LACK:
-            return sys, lo, hi, rates
+        if hi - lo + 1 <= fewest or lack < 1 or sys.pure_dof < 1 or _lack(sys, float(least.min()), lack) > LACK:
+            return sys, lo, hi, rates, (m, least)
         if hi == best or (lo < best and mean[lo] >= mean[hi]):
             lo += 1
         else:
             hi -= 1
+
+
+def _skewed(sys: System) -> bool:
+    """Whether there are rates and runs enough for more than a quadratic."""
+    return len(sys.x) > 3 and sys.dof > 3
 
 
 def _lack(sys: System, least: float, lack: int) -> float:
@@ -176,30 +176,31 @@ def fit(x: np.ndarray, y: np.ndarray, seed: np.ndarray, *, wall: float = np.inf,
         return _few(x, y, rates, wall)
     log = logarithmic([(x, y, seed)]) if log is None else log
     y = np.log(y) if log else y
-    sys, lo, hi, rates = _window(x, y, seed)
-    k = len(sys.x)
-    skewed = k > 3 and sys.dof > 3
-    m = places(sys.x)
+    sys, lo, hi, rates, rough = _window(x, y, seed)
+    k, skewed = len(sys.x), _skewed(sys)
     free = sys.dof - (3 if skewed else 2)
-    rough = places(sys.x, 12, 4)
-    least = float(profile(sys, rough, None, skewed)[0].min())
-    dof = max(free, 1)
+    dof, least = max(free, 1), float(rough[1].min())
     s2 = max(least, 1e-12 * abs(sys.yy), 1e-300) / dof
     lack = k - 4
     if lack > 0 and sys.pure_dof > 0 and _lack(sys, least, lack) < LACK:  # what the narrowest window still cannot describe counts as noise
         s2 = max(s2, (least - sys.pure) / lack)
-    objective, ratio, which = profile(sys, m, s2, skewed)
-    i = int(objective.argmin())
-    statistic = objective - objective[i]
+    m = places(sys.x)
+    m = np.union1d(rough[0], m[np.interp(m, rough[0], rough[1] - least) < 16 * s2])  # dense only where the minimum may be
+    found = surface(sys, m)
+    unskewed = found.rss / s2 + found.price  # before the skew is paid for
+    objective = unskewed + (found.r / SKEW) ** 2
+    best = np.unravel_index(int(objective.argmin()), objective.shape)
+    statistic = objective.min((0, 2)) - objective[best]
     deviance = gaussian(statistic, dof) if free > 0 else np.zeros_like(m)
-    shape_of = shapes(sys, m, s2, dof, ratio) if skewed and free > 0 else None
+    shapes = Shapes(np.hstack(found.r), gaussian(np.hstack(unskewed) - unskewed.min(), dof)) if skewed and free > 0 else None
+    curve, i, r = CURVES[best[0]], best[1], float(found.r[best])
     # Outside the window: divergence rules it out, and so do rates that were tried and left out because they are clearly worse.
     below = float(rates[lo - 1]) if lo > 0 else -np.inf
     above = float(rates[hi + 1]) if hi < len(rates) - 1 else wall
     outside = (m >= above) | (m <= below)
     deviance = np.where(outside, RULED_OUT, deviance)
-    if shape_of is not None:
-        shape_of.deviance[outside] = RULED_OUT
+    if shapes is not None:
+        shapes.deviance[outside] = RULED_OUT
     walled = hi == len(rates) - 1 and np.isfinite(wall)
     low, high, closed = interval(m, deviance, sys.x[0], sys.x[-1], below, above, level, walled)
     optimum = float(np.clip(m[i], max(sys.x[0], below), sys.x[-1]))
@@ -213,21 +214,18 @@ def fit(x: np.ndarray, y: np.ndarray, seed: np.ndarray, *, wall: float = np.inf,
     if np.isfinite(near[1] - near[0]) and not np.isfinite(stderr):
         stderr = (near[1] - near[0]) / 2
     d = sys.x - m[i]
-    r, curve = float(ratio[i]), CURVES[which[i]]
     g = curve.height(d, r, sys.step)
     scale = max(float(g @ sys.b), 0.0) / max(float(g @ sys.a @ g), 1e-300)
     shape = "quadratic"
-    if skewed and (abs(r) > 0.1 or curve is not QUADRATIC) and _gain(sys, rough, least, s2) > 7.81:  # three more numbers than a quadratic
+    if skewed and (abs(r) > 0.1 or curve is not QUADRATIC) and _gain(sys, m, least, s2) > 7.81:  # three more numbers than a quadratic
         shape = "two-sided" if abs(r) > 0.1 and curve is QUADRATIC else curve.name
     value = sys.mean - scale * float(sys.weight @ g)
-    return Fit(
-        optimum, low, high, float(stderr), status, shape, float(np.exp(value)) if log else value, len(y), k, dof, float(np.sqrt(s2)), curve, m, deviance, sys, shape_of, log
-    )
+    return Fit(optimum, low, high, float(stderr), status, shape, float(np.exp(value)) if log else value, len(y), k, dof, float(np.sqrt(s2)), curve, m, deviance, sys, shapes, log)
 
 
 def _gain(sys: System, m: np.ndarray, least: float, s2: float) -> float:
     """How much better than a quadratic the curve is, in deviance."""
-    return float(profile(sys, m, None, False)[0].min() - least) / s2
+    return float(QUADRATIC.rss(sys, m, np.zeros((len(m), 1))).min() - least) / s2
 
 
 def interval(m: np.ndarray, deviance: np.ndarray, first: float, last: float, below: float, above: float, level: float, walled: bool) -> tuple[float, float, bool]:
