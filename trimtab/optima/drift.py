@@ -11,7 +11,7 @@ This is the slope weighted by each optimum's own standard error where the interv
 optimum is only known to lie below its first diverged rate. What is gained by r0: curves of one network at several sizes look
 alike, and an optimum misplaced because the skew is misjudged is misplaced by as much at every size, which no drift is. Skews
 may differ by omega = 1/2 (a factor 1.6 in curvature ratio) at the price of one standard deviation. If the optima scatter about the
-line by more than their errors (min D beyond the 99 % of chi-squared), each likelihood is widened by a between-size standard deviation
+line by more than their errors (the line costs more than the 99 % of chi-squared), each likelihood is widened by a between-size standard deviation
 tau (DerSimonian and Laird's), and Student's t takes the place of the normal.
 
 The verdict: *transfers* when the interval lies inside +-0.25 log2 per doubling, *drifts* when it excludes 0 and the slope
@@ -51,15 +51,15 @@ def drift(fits: Sequence[Fit], doublings: Sequence[float], *, level: float = 0.9
     known = [f.system is not None for f in fits]
     if sum(known) < 2 or np.ptp(s[known]) == 0:
         return Drift(math.nan, -math.inf, math.inf, 0.0, sum(known))
-    slope, low, high, least = _interval(fits, s, 0.0, float(stats.chi2.isf(1 - level, 1)))
-    tau = _between(fits, s) if stats.chi2.sf(least, max(len(fits) - 2, 1)) < SCATTER else 0.0
+    slope, low, high, misfit = _interval(fits, s, 0.0, float(stats.chi2.isf(1 - level, 1)))
+    tau = _between(fits, s) if stats.chi2.sf(misfit, max(len(fits) - 2, 1)) < SCATTER else 0.0
     if tau > 0:
         slope, low, high, _ = _interval(fits, s, tau, float(stats.t.isf((1 - level) / 2, max(sum(known) - 2, 3))) ** 2)
     return Drift(slope, low, high, tau, sum(known))
 
 
 def _interval(fits: Sequence[Fit], s: np.ndarray, tau: float, crit: float) -> tuple[float, float, float, float]:
-    """The slope of least deviance, the ends of { D - min D <= crit }, and min D."""
+    """The slope of least deviance, the ends of { D - min D <= crit }, and how much worse the line is than an optimum for each size."""
     sizes = [_widened(f, tau) for f in fits]
     scale = float(np.median([f.system.step for f in fits if f.system is not None])) / 0.5  # 1 on a half-octave grid
     slopes, skews = np.linspace(-STEEPEST, STEEPEST, 161) * scale, np.arange(len(SKEWS))
@@ -67,14 +67,20 @@ def _interval(fits: Sequence[Fit], s: np.ndarray, tau: float, crit: float) -> tu
     for _ in range(3):  # each time closer to where D is low
         d, low_alpha, low_skew = _deviance(sizes, s, slopes, alpha, skews)
         near = d.min() + crit + 4
-        around = np.clip([np.nonzero(v <= near)[0][[0, -1]] + (-1, 1) for v in (d, low_alpha)], 0, [[len(d) - 1], [len(alpha) - 1]])
-        slopes, alpha, skews = np.linspace(*slopes[around[0]], 97), np.linspace(*alpha[around[1]], 241), skews[low_skew <= near]
+        slopes, alpha, skews = _around(slopes, d <= near, 97), _around(alpha, low_alpha <= near, 241), skews[low_skew <= near]
     d = _deviance(sizes, s, slopes, alpha, skews)[0]
-    least, d = float(d.min()), d - d.min()
+    apart = min(sum(float(v[j].min()) for _, v in sizes) + (r0 / SKEW) ** 2 for j, r0 in enumerate(SKEWS))  # every size its own optimum
+    misfit, d = float(d.min()) - apart, d - d.min()
     inside = np.nonzero(d <= crit)[0]
     low = -math.inf if inside[0] == 0 else _cross(slopes, d, crit, inside[0], inside[0] - 1)
     high = math.inf if inside[-1] == len(slopes) - 1 else _cross(slopes, d, crit, inside[-1], inside[-1] + 1)
-    return float(slopes[int(d.argmin())]), low, high, least
+    return float(slopes[int(d.argmin())]), low, high, misfit
+
+
+def _around(x: np.ndarray, near: np.ndarray, n: int) -> np.ndarray:
+    """n places from the last before to the first after those that are near."""
+    i = np.nonzero(near)[0]
+    return np.linspace(x[max(i[0] - 1, 0)], x[min(i[-1] + 1, len(x) - 1)], n)
 
 
 def _cross(x: np.ndarray, d: np.ndarray, crit: float, a: int, b: int) -> float:

@@ -192,7 +192,7 @@ def fit(x: np.ndarray, y: np.ndarray, seed: np.ndarray, *, wall: float = np.inf,
     best = np.unravel_index(int(objective.argmin()), objective.shape)
     statistic = objective.min((0, 2)) - objective[best]
     deviance = gaussian(statistic, dof) if free > 0 else np.zeros_like(m)
-    shapes = Shapes(np.hstack(found.r), gaussian(np.hstack(unskewed) - unskewed.min(), dof)) if skewed and free > 0 else None
+    shapes = Shapes(np.hstack(list(found.r)), gaussian(np.hstack(list(unskewed)) - unskewed.min(), dof)) if skewed and free > 0 else None
     curve, i, r = CURVES[best[0]], best[1], float(found.r[best])
     # Outside the window: divergence rules it out, and so do rates that were tried and left out because they are clearly worse.
     below = float(rates[lo - 1]) if lo > 0 else -np.inf
