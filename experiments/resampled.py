@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
+from sklearn.datasets import load_digits
 
 import trimtab
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
-
-import depth as example
 
 WIDTH, SEEDS, STEPS, DEPTHS = 32, 24, 200, (3, 6, 12, 24)
 LOG2 = np.arange(-5, 2, 0.5)
@@ -76,7 +72,8 @@ def drawn(losses: dict[int, np.ndarray], seeds: int, draws: int, scheme: str) ->
 def main() -> None:
     torch.set_num_threads(1)
     draws = int(sys.argv[1]) if len(sys.argv) > 1 else 200
-    x, y = example.digits()
+    data, target = load_digits(return_X_y=True)
+    x, y = torch.tensor((data - data.mean()) / data.std(), dtype=torch.float32), torch.tensor(target)
     for scheme in ("depth-mup", "mup"):
         losses = {depth: sweep(scheme, depth, x, y) for depth in DEPTHS}
         for seeds in (3, 5):
