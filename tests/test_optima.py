@@ -1,5 +1,6 @@
 """Optima, drift and verdicts against curves whose truth is known."""
 
+import dataclasses
 import json
 import math
 import subprocess
@@ -8,11 +9,13 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
-from simulated import KINDS, SES, coverage, verdicts
+from simulated import KINDS, SES, coverage, curve, verdicts
+from simulated import runs as made_runs
 from sweeps_made import Made, made, optimum
 
 import trimtab
 from trimtab.errors import InputError
+from trimtab.optima.drift import Drift, drift, more
 from trimtab.optima.fits import excess, fit
 from trimtab.optima.transfers import Transfers, joint
 
@@ -301,3 +304,45 @@ def test_what_was_not_measured_is_not_called_unstable():
 def test_rates_are_always_on_a_log_axis():
     table = pd.DataFrame([r | {"lr": 0.01 * (8 + math.log2(r["lr"]))} for r in runs()])  # 0.02, 0.03, ... evenly spaced
     assert trimtab.transfer(table).axis == "log2" and trimtab.transfer(table[table.lr < 0.035]).optima.low.tolist() == [0.0] * 3
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e-6, 1e6, 1e300])
+def test_losses_of_any_size(size):
+    table = pd.DataFrame(runs())
+    a, b = trimtab.transfer(table), trimtab.transfer(table.assign(train_loss=table.train_loss * size))
+    assert a.verdict == b.verdict and np.allclose(a.drift[:3], b.drift[:3]) and np.allclose(a.regret.regret * size, b.regret.regret)
+
+
+def test_equal_losses_say_nothing():
+    t = trimtab.transfer(pd.DataFrame(runs()).assign(train_loss=1.0))
+    assert t.verdict == "cannot tell" and math.isnan(t.drift.slope) and math.isinf(t.drift.low) and math.isinf(t.drift.high)
+
+
+def test_noise_in_proportion_is_fitted_on_the_log_scale():
+    draw = np.random.default_rng(0)
+    rows = [
+        dict(state="done", scheme="sp", width=8, depth=d, seed=s, lr=2.0**x, train_loss=curve("cliff", np.array([x]), -3.0)[0] * math.exp(0.2 * draw.standard_normal()))
+        for d in (2, 4, 8, 16)
+        for x in np.arange(-7, 0, 0.5)
+        for s in range(3)
+    ]
+    t = trimtab.transfer(pd.DataFrame(rows))
+    assert t.verdict == "transfers" and any("logarithm" in n for n in t.notes)
+    assert (t.optima["log2"] + 3).abs().max() < 0.5 and (t.regret.regret >= 0).all() and (t.regret.regret < 0.05).all()
+    assert not trimtab.transfer(pd.DataFrame(runs())).notes
+
+
+def test_a_common_skew_is_no_drift():
+    """What the sizes share is not counted against each of them."""
+    draw, fits = np.random.default_rng(0), []
+    for _ in range(4):
+        x, y, seed, wall, _m = made_runs(draw, "two-sided", 0.09, 3, True, -0.75)
+        fits.append(fit(x, y, seed, wall=wall))
+    alone = [dataclasses.replace(f, shapes=None) for f in fits]
+    together, apart = drift(fits, range(4)), drift(alone, range(4))
+    assert together.high - together.low < 0.95 * (apart.high - apart.low)
+
+
+@pytest.mark.parametrize(("d", "least"), [((0.1, 0.0, 0.26), 1), ((0.17, 0.08, 0.27), 1), ((0.3, -0.01, 0.6), 1), ((0.0, -0.3, 0.1), 1)])
+def test_more_is_a_number_of_runs(d, least):
+    assert more(Drift(*d), 100) >= least

@@ -74,7 +74,8 @@ def _interval(fits: Sequence[Fit], s: np.ndarray, tau: float, crit: float) -> tu
     inside = np.nonzero(d <= crit)[0]
     low = -math.inf if inside[0] == 0 else _cross(slopes, d, crit, inside[0], inside[0] - 1)
     high = math.inf if inside[-1] == len(slopes) - 1 else _cross(slopes, d, crit, inside[-1], inside[-1] + 1)
-    return float(slopes[int(d.argmin())]), low, high, misfit
+    slope = math.nan if math.isinf(low) and math.isinf(high) else float(slopes[int(d.argmin())])
+    return slope, low, high, misfit
 
 
 def _around(x: np.ndarray, near: np.ndarray, n: int) -> np.ndarray:

@@ -64,6 +64,7 @@ class Fit:
     system: System | None = None
     shapes: Shapes | None = None
     log: bool = False
+    unit: float = 1.0
 
 
 class Shapes(NamedTuple):
@@ -175,7 +176,8 @@ def fit(x: np.ndarray, y: np.ndarray, seed: np.ndarray, *, wall: float = np.inf,
     if len(rates) < 3:
         return _few(x, y, rates, wall)
     log = logarithmic([(x, y, seed)]) if log is None else log
-    y = np.log(y) if log else y
+    unit = 1.0 if log else float(np.abs(y).max()) or 1.0  # losses of any size are fitted alike
+    y = np.log(y) if log else y / unit
     sys, lo, hi, rates, rough = _window(x, y, seed)
     k, skewed = len(sys.x), _skewed(sys)
     free = sys.dof - (3 if skewed else 2)
@@ -220,7 +222,8 @@ def fit(x: np.ndarray, y: np.ndarray, seed: np.ndarray, *, wall: float = np.inf,
     if skewed and (abs(r) > 0.1 or curve is not QUADRATIC) and _gain(sys, m, least, s2) > 7.81:  # three more numbers than a quadratic
         shape = "two-sided" if abs(r) > 0.1 and curve is QUADRATIC else curve.name
     value = sys.mean - scale * float(sys.weight @ g)
-    return Fit(optimum, low, high, float(stderr), status, shape, float(np.exp(value)) if log else value, len(y), k, dof, float(np.sqrt(s2)), curve, m, deviance, sys, shapes, log)
+    value = float(np.exp(value)) if log else value * unit
+    return Fit(optimum, low, high, float(stderr), status, shape, value, len(y), k, dof, unit * float(np.sqrt(s2)), curve, m, deviance, sys, shapes, log, unit)
 
 
 def _gain(sys: System, m: np.ndarray, least: float, s2: float) -> float:
@@ -271,9 +274,10 @@ def excess(f: Fit, at: float, x: np.ndarray, y: np.ndarray, *, level: float = 0.
 
     The interval is the projection of { (m, r, a): RSS within F(95 %) of its least } on the curve at `at`, of the kind that fits best.
     """
-    if not f.log:
-        return _excess(f, f.value, at, x, y, level)
-    value, low, high = (float(np.expm1(e)) * f.value for e in _excess(f, float(np.log(f.value)), at, x, np.log(y), level))
+    if f.log:
+        value, low, high = (float(np.expm1(e)) * f.value for e in _excess(f, float(np.log(f.value)), at, x, np.log(y), level))
+    else:
+        value, low, high = (e * f.unit for e in _excess(f, f.value / f.unit, at, x, y / f.unit, level))
     return value, low, high
 
 
@@ -281,7 +285,7 @@ def _excess(f: Fit, least: float, at: float, x: np.ndarray, y: np.ndarray, level
     sys = f.system
     if sys is None or not np.isfinite(at):
         return np.nan, np.nan, np.nan
-    s2, crit = f.noise**2, stats.f.isf(1 - level, 1, f.dof)
+    s2, crit = (f.noise / f.unit) ** 2, stats.f.isf(1 - level, 1, f.dof)
     if not sys.x[0] <= at <= sys.x[-1]:
         rates = np.unique(x)
         if not rates[0] <= at <= rates[-1]:

@@ -34,9 +34,9 @@ def logarithmic(sizes: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> b
             return False
         if len(y) < 3:
             continue
-        logs = np.log(y)
-        (plain, nu), (log, _) = _left(x, y, seed), _left(x, np.exp(logs.mean()) * logs, seed)
-        if nu > 0 and min(plain, log) > 1e-24 * float(y @ y):
+        logs = np.log(y) - np.log(y).mean()  # in units of G
+        (plain, nu), (log, _) = _left(x, np.exp(logs), seed), _left(x, logs, seed)
+        if nu > 0 and min(plain, log) > 1e-24 * len(y):
             gain += nu / 2 * float(np.log(plain / log))
     return gain > GAIN
 

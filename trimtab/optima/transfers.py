@@ -149,7 +149,7 @@ def analysed(chosen: Line) -> Transfer:
         needed,
         _advice(chosen, told, slope, needed, optima, pending),
         signatures(chosen, told, slope, optima, regret),
-        chosen.notes,
+        (*chosen.notes, *[f"curves are fitted to the logarithm of the {chosen.metric.replace('_', ' ')}: its scatter between seeds grows with it"] * log),
     )
 
 
