@@ -346,3 +346,59 @@ def test_a_common_skew_is_no_drift():
 @pytest.mark.parametrize(("d", "least"), [((0.1, 0.0, 0.26), 1), ((0.17, 0.08, 0.27), 1), ((0.3, -0.01, 0.6), 1), ((0.0, -0.3, 0.1), 1)])
 def test_more_is_a_number_of_runs(d, least):
     assert more(Drift(*d), 100) >= least
+
+
+def test_a_rate_that_one_seed_does_not_survive_is_not_stable():
+    table = pd.DataFrame(runs())
+    lost = (table.lr > 2.0**-3) | ((table.lr == 2.0**-3) & (table.seed == 1))  # at the best rate one of two
+    table.loc[lost, ["state", "train_loss"]] = "diverged", math.nan
+    t = trimtab.transfer(table)
+    assert (t.optima.stable_max == 2.0**-4).all() and (t.optima.status == "last stable").all() and (t.optima.high == 2.0**-3).all()
+
+
+def test_optima_that_scatter_widen_the_drift():
+    rows = [
+        dict(state="done", scheme="sp", width=8, depth=d, seed=s, lr=2.0**x, train_loss=1 + 0.1 * (x + 3 - off) ** 2 + 0.005 * math.sin(17 * d + 7 * x + 3 * s))
+        for d, off in zip((2, 4, 8, 16, 32), (0.4, -0.5, 0.5, -0.4, 0.3), strict=True)
+        for x in np.arange(-6, 0, 0.5)
+        for s in range(3)
+    ]
+    t = trimtab.transfer(pd.DataFrame(rows))
+    assert t.drift.scatter > 0.2 and t.verdict == "cannot tell" and t.more is None and "scatter about a line" in t.advice
+    assert t.drift.high - t.drift.low > 2 * 0.2 / math.sqrt(10)  # two standard errors of five optima that scatter by 0.2
+
+
+@pytest.mark.parametrize("gap", [0.0, 0.1])
+def test_a_base_too_narrow_is_named(gap):
+    rows = [
+        dict(state="done", scheme="mup", width=w, depth=4, seed=s, lr=2.0**x, train_loss=1 + gap * 32 / w + 0.1 * (x + 3) ** 2 + 0.02 * math.sin(w + 5 * x + 3 * s))
+        for w in (32, 64, 128)
+        for x in range(-6, 0)
+        for s in range(4)
+    ]
+    named = [s for s in trimtab.transfer(pd.DataFrame(rows), over="width").signatures if "finite-width gap" in s]
+    assert len(named) == (gap > 0) and all("-0.05" in s for s in named)
+
+
+def test_where_seeds_disagree_the_edge_is_soft():
+    """Two walls a step apart, because one seed of three was unlucky, are no drift; three of three unlucky are."""
+
+    def falling(walls, lost):
+        return pd.DataFrame(
+            dict(
+                state="diverged" if x > wall or (x == wall and s < lost) else "done",
+                scheme="sp",
+                width=8,
+                depth=d,
+                seed=s,
+                lr=2.0**x,
+                train_loss=math.exp(-0.3 * x + 0.1 * math.sin(d + 5 * x + 3 * s)),
+            )
+            for d, wall in walls.items()
+            for x in np.arange(-6, 1, 0.5)
+            for s in range(3)
+        )
+
+    unlucky = trimtab.transfer(falling({2: -1.0, 4: -1.5, 8: -1.5, 16: -1.5}, 1))
+    assert unlucky.drift.low < 0 < unlucky.drift.high and unlucky.verdict != "drifts"
+    assert trimtab.transfer(falling({2: -1.0, 4: -2.0, 8: -3.0, 16: -4.0}, 3)).verdict == "drifts"

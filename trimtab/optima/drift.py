@@ -8,7 +8,7 @@ Each size i, s_i doublings from the base, has a likelihood of its optimum m and 
     interval { beta : D(beta) - min D <= 3.84 }.
 
 This is the slope weighted by each optimum's own standard error where the intervals are ordinary, and it still uses a size whose
-optimum is only known to lie below its first diverged rate. What is gained by r0: curves of one network at several sizes look
+optimum is only known to lie below its first diverged rate, wherever that may really be (edges.py). What is gained by r0: curves of one network at several sizes look
 alike, and an optimum misplaced because the skew is misjudged is misplaced by as much at every size, which no drift is. Skews
 may differ by omega = 1/2 (a factor 1.6 in curvature ratio) at the price of one standard deviation. If the optima scatter about the
 line by more than their errors (the line costs more than the 99 % of chi-squared), each likelihood is widened by a between-size standard deviation
@@ -27,7 +27,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from trimtab.optima.fits import RULED_OUT, SKEW, SKEWS, Fit
+from trimtab.optima.edges import RULED_OUT
+from trimtab.optima.fits import SKEW, SKEWS, Fit
 
 TOLERANCE = 0.25  # log2 per doubling: over 16x the optimum then moves less than one octave
 SCATTER = 0.01  # level of the test for a between-size variance
@@ -121,7 +122,8 @@ def _coupled(f: Fit) -> np.ndarray:
     """min over r of D(m, r) + ((r - r0) / omega)^2, for each r0 (rows) and m (columns); a size that says nothing of r is the same for all."""
     if f.shapes is None:
         return np.broadcast_to(f.deviance, (len(SKEWS), len(f.deviance)))
-    return np.stack([np.minimum((f.shapes.deviance + ((f.shapes.r - r0) / ALIKE) ** 2).min(1), RULED_OUT) for r0 in SKEWS])
+    d = np.stack([(f.shapes.deviance + ((f.shapes.r - r0) / ALIKE) ** 2).min(1) for r0 in SKEWS])
+    return np.minimum(d if f.edge is None else f.edge.over(f.grid, d), RULED_OUT)
 
 
 def _deviance(sizes: Sequence[tuple[np.ndarray, np.ndarray]], s: np.ndarray, slopes: np.ndarray, alpha: np.ndarray, skews: np.ndarray) -> tuple[np.ndarray, ...]:

@@ -28,6 +28,7 @@ import numpy as np
 from scipy import stats
 
 from trimtab.optima.curves import CURVES, LARGEST, QUADRATIC, Curve
+from trimtab.optima.edges import RULED_OUT, Edge
 from trimtab.optima.scales import logarithmic
 from trimtab.optima.systems import System, system
 
@@ -35,7 +36,6 @@ SKEW = LARGEST  # scale of the penalty on r: the largest ratio costs as much as 
 SKEWS = np.linspace(-LARGEST, LARGEST, 21)
 LACK = 0.02  # a window is narrowed while the curve's lack of fit is significant at this level
 FEWEST = 5  # rates in the narrowest window
-RULED_OUT = 60.0  # deviance of what divergence rules out
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +63,7 @@ class Fit:
     deviance: np.ndarray
     system: System | None = None
     shapes: Shapes | None = None
+    edge: Edge | None = None
     log: bool = False
     unit: float = 1.0
 
@@ -157,10 +158,10 @@ def _lack(sys: System, least: float, lack: int) -> float:
     return 1.0 if sys.pure <= 0 else float(stats.f.sf((least - sys.pure) / lack / (sys.pure / sys.pure_dof), lack, sys.pure_dof))
 
 
-def fit(x: np.ndarray, y: np.ndarray, seed: np.ndarray, *, wall: float = np.inf, level: float = 0.95, log: bool | None = None) -> Fit:
+def fit(x: np.ndarray, y: np.ndarray, seed: np.ndarray, *, wall: float = np.inf, level: float = 0.95, log: bool | None = None, edge: Edge | None = None) -> Fit:
     """The minimum of y over x with its interval; `wall`: the first rate that diverged, the optimum lies below it.
 
-    log: whether the curve is one of log y; None lets the noise decide.
+    log: whether the curve is one of log y; None lets the noise decide. edge: how many runs diverged at each rate, kept for the drift.
 
     >>> x = np.repeat(np.arange(-6, 1.0), 3)
     >>> noise = 0.05 * np.random.default_rng(0).standard_normal(21)
@@ -201,8 +202,8 @@ def fit(x: np.ndarray, y: np.ndarray, seed: np.ndarray, *, wall: float = np.inf,
     above = float(rates[hi + 1]) if hi < len(rates) - 1 else wall
     outside = (m >= above) | (m <= below)
     deviance = np.where(outside, RULED_OUT, deviance)
-    if shapes is not None:
-        shapes.deviance[outside] = RULED_OUT
+    if shapes is not None:  # with an edge, where the wall really stands is not certain
+        shapes.deviance[outside if edge is None else (m <= below) | ((m >= above) & (above < wall))] = RULED_OUT
     walled = hi == len(rates) - 1 and np.isfinite(wall)
     low, high, closed = interval(m, deviance, sys.x[0], sys.x[-1], below, above, level, walled)
     optimum = float(np.clip(m[i], max(sys.x[0], below), sys.x[-1]))
@@ -223,7 +224,7 @@ def fit(x: np.ndarray, y: np.ndarray, seed: np.ndarray, *, wall: float = np.inf,
         shape = "two-sided" if abs(r) > 0.1 and curve is QUADRATIC else curve.name
     value = sys.mean - scale * float(sys.weight @ g)
     value = float(np.exp(value)) if log else value * unit
-    return Fit(optimum, low, high, float(stderr), status, shape, value, len(y), k, dof, unit * float(np.sqrt(s2)), curve, m, deviance, sys, shapes, log, unit)
+    return Fit(optimum, low, high, float(stderr), status, shape, value, len(y), k, dof, unit * float(np.sqrt(s2)), curve, m, deviance, sys, shapes, edge, log, unit)
 
 
 def _gain(sys: System, m: np.ndarray, least: float, s2: float) -> float:

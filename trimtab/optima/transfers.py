@@ -22,6 +22,7 @@ import pandas as pd
 
 from trimtab.errors import InputError
 from trimtab.optima.drift import TOLERANCE, Drift, drift, more, verdict
+from trimtab.optima.edges import Edge
 from trimtab.optima.fits import Fit, excess, fit
 from trimtab.optima.lines import Line, default_scheme, line, schemes
 from trimtab.optima.scales import logarithmic
@@ -50,7 +51,7 @@ class Transfer:
     rates", "not finished"), `stable_max` the largest stable value, `loss` at the optimum, `n` stable runs.
     points: one row per size and rate, for drawing. drift: slope, low, high in log2 per doubling. regret: one row per size.
     On a linear axis the drift is in the hyperparameter's units per doubling, and half a step of its grid takes the place of 0.25 log2.
-    more: further runs of the same kind that would tell; 0 when told, None when runs alone would not; `advice` says it in words.
+    log: whether the curves were fitted to the metric's logarithm. more: further runs of the same kind that would tell; 0 when told, None when runs alone would not; `advice` says it in words.
     """
 
     scheme: str
@@ -70,6 +71,7 @@ class Transfer:
     advice: str
     signatures: list[str]
     notes: tuple[str, ...]
+    log: bool
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON: infinite and missing numbers are null."""
@@ -123,7 +125,7 @@ def analysed(chosen: Line) -> Transfer:
     runs = {size: parts[size][parts[size]["x"].isin(_stable_rates(parts[size])) & parts[size]["stable"] & (parts[size]["x"] < walls[size])] for size in sizes}
     columns = {size: (r["x"].to_numpy(), sign * r["y"].to_numpy(), r["seed"].to_numpy()) for size, r in runs.items()}
     log = logarithmic(columns[size] for size in sizes)
-    fits = {size: fit(*columns[size], wall=walls[size], log=log) for size in sizes}
+    fits = {size: fit(*columns[size], wall=walls[size], log=log, edge=_edge(parts[size])) for size in sizes}
     optima = pd.DataFrame([_row(chosen, size, parts[size], runs[size], fits[size], walls[size]) for size in sizes])
     slope = drift([fits[s] for s in sizes], [math.log2(s / chosen.base) for s in sizes])
     regret = pd.DataFrame([_regret(chosen, size, fits, runs[size], walls[size], sign) for size in sizes])
@@ -149,13 +151,20 @@ def analysed(chosen: Line) -> Transfer:
         needed,
         _advice(chosen, told, slope, needed, optima, pending),
         signatures(chosen, told, slope, optima, regret),
-        (*chosen.notes, *[f"curves are fitted to the logarithm of the {chosen.metric.replace('_', ' ')}: its scatter between seeds grows with it"] * log),
+        (*chosen.notes, *[f"Curves are fitted to the logarithm of the {chosen.metric.replace('_', ' ')}: its scatter between seeds grows with it"] * log),
+        log,
     )
 
 
 def _stable_rates(cells: Table) -> np.ndarray:
     by = cells.groupby("x")[["stable", "unstable"]].sum()
     return by.index[(by["unstable"] == 0) & (by["stable"] > 0)].to_numpy()
+
+
+def _edge(cells: Table) -> Edge:
+    by = cells.groupby("x")[["stable", "unstable"]].sum()
+    by = by[by.sum(axis=1) > 0]
+    return Edge(by.index.to_numpy(float), by["unstable"].to_numpy(float), by.sum(axis=1).to_numpy(float))
 
 
 def _wall(cells: Table, sign: float) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,10 +43,29 @@ def rate_axis(t: Transfer, values: Sequence[float]) -> Figure:
     return axis
 
 
-def curves(t: Transfer, cells: Table, limits: tuple[float, float]) -> Figure:
+class Limits(NamedTuple):
+    """The vertical range of figures side by side, on a log axis where the curves were fitted there."""
+
+    low: float
+    high: float
+    log: bool
+
+    def at(self, share: float) -> float:
+        """The value this share of the way up."""
+        return self.low * (self.high / self.low) ** share if self.log else self.low + (self.high - self.low) * share
+
+    def axis(self, title: str) -> Figure:
+        out: Figure = {"title": {"text": title}, "range": [self.low, self.high], "zeroline": False}
+        if self.log:
+            ticks = [k * 10.0**e for e in range(-12, 13) for k in (1, 2, 5) if self.low <= k * 10.0**e <= self.high]
+            out |= {"type": "log", "range": [math.log10(self.low), math.log10(self.high)]}
+            out |= {"tickvals": ticks, "ticktext": [number(v) for v in ticks]} if len(ticks) > 1 else {}
+        return out
+
+
+def curves(t: Transfer, cells: Table, limits: Limits) -> Figure:
     """Loss against rate, one line per size, the optimum with its interval, a cross where runs first diverge."""
     sizes = t.optima[t.over].tolist()
-    low, high = limits
     each = max(2, MARKS // (2 * max(len(sizes), 1)))
     seeds = _seeds(t, cells)
     data = []
@@ -74,7 +93,7 @@ def curves(t: Transfer, cells: Table, limits: tuple[float, float]) -> Figure:
         if len(first):
             row = first.iloc[0]
             words = f"{t.over} {size:g}, {safe(t.hp)} {number(row[t.hp])}<br>{int(row['unstable'])} of {int(row['runs'])} runs diverge"
-            top = high - (high - low) * 0.035 * (i + 0.7)
+            top = limits.at(1 - 0.035 * (i + 0.7))
             data.append(_dot(group, place(t, row[t.hp]), top, colour, "x-thin", words, line={"color": colour, "width": 2}))
         row = t.optima[t.optima[t.over] == size].iloc[0]
         if math.isfinite(row["optimum"]) and math.isfinite(row["loss"]):
@@ -83,7 +102,7 @@ def curves(t: Transfer, cells: Table, limits: tuple[float, float]) -> Figure:
             bars = {"type": "data", "symmetric": False, "color": colour, "thickness": 1.5, "width": 4} | _bars(t, row, x)
             data.append(_dot(group, x, row["loss"], colour, "diamond", words, error_x=bars))
     xs = [place(t, v) for v in t.points[t.hp]]
-    layout = {"xaxis": rate_axis(t, xs), "yaxis": {"title": {"text": t.metric.replace("_", " ")}, "range": [low, high], "zeroline": False}, "height": 340}
+    layout = {"xaxis": rate_axis(t, xs), "yaxis": limits.axis(t.metric.replace("_", " ")), "height": 340}
     return {"data": data, "layout": layout}
 
 
@@ -121,14 +140,17 @@ def _seeds(t: Transfer, cells: Table, most: int = 6) -> dict[tuple[float, float]
     return out
 
 
-def limits(every: Sequence[Transfer]) -> tuple[float, float]:
+def limits(every: Sequence[Transfer]) -> Limits:
     """One vertical range for schemes side by side: from the best loss to where curves are no longer worth comparing."""
     fine = np.concatenate([numbers(t.points.loc[t.points["fine"], "mean"]) for t in every]) if every else np.zeros(0)
     if not len(fine):
-        return 0.0, 1.0
+        return Limits(0.0, 1.0, False)
     low, high = float(fine.min()), float(np.quantile(fine, 0.9))
+    if any(t.log for t in every) and low > 0:
+        pad = max(high / low, 1.1)
+        return Limits(low * pad**-0.08, high * pad**0.25, True)
     pad = max(high - low, 1e-9 + 1e-3 * abs(low))
-    return low - 0.08 * pad, high + 0.25 * pad
+    return Limits(low - 0.08 * pad, high + 0.25 * pad, False)
 
 
 def positions(every: Sequence[Transfer]) -> Figure:
