@@ -1,0 +1,27 @@
+"""Published families move alike at every size: slopes of the first five steps within 0.15 over 4x width and 8x depth.
+
+AdamW 1e-3, mean of three seeds; `movement` has the set-up and says what in it matters.
+"""
+
+import pytest
+
+pytest.importorskip("transformers", reason="the [hf] extra is not installed")
+
+from movement import BUILDS, DEPTHS, WIDTHS, slopes
+
+QUICK = ("gpt2", "llama")
+FAMILIES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.full) for name in BUILDS]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(("axis", "scheme"), [("width", "depth-mup"), ("depth", "depth-mup"), ("depth", "completep")])
+def test_flat(name, axis, scheme):
+    found = slopes(name, WIDTHS if axis == "width" else DEPTHS, scheme)
+    assert found.abs().max() <= 0.15, found
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.full) if name != "gpt2" else name for name in BUILDS])
+@pytest.mark.parametrize("axis", ["width", "depth"])
+def test_plain_torch_is_not_flat(name, axis):
+    found = slopes(name, WIDTHS if axis == "width" else DEPTHS, "sp")
+    assert not found.abs().max() <= 0.3, found  # diverged counts too
