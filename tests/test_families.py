@@ -86,7 +86,7 @@ def test_family(name):
         assert abs(math.log(ratio / row.init)) < 5 * math.sqrt(0.5 / q.numel() + 0.5 / twin.numel()) + 1e-6, parameter
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama-gqa", "qwen3", "t5", "vit", "resnet"])
+@pytest.mark.parametrize("name", ["gpt2", "llama-gqa", "gemma2", "qwen3", "mixtral", "t5", "vit", "resnet", "mamba"])
 def test_family_on_meta(name):
     """Planned without weights, applied when they are there."""
     build, example, _, _ = FAMILIES[name]
@@ -102,11 +102,18 @@ def test_family_on_meta(name):
         assert (row.role, row.place, row.init, row.u, row.s, row.rescale) == pytest.approx((other.role, other.place, other.init, other.u, other.s, other.rescale)), parameter
 
 
-def test_a_constant_that_meta_hides_is_asked_for():
-    """Gemma keeps sqrt(width) in a buffer, which has no value on meta: a multiplier that must not be missed."""
+def test_a_constant_that_meta_hides():
+    """Gemma keeps sqrt(width) in a buffer, which has no value on meta: read off its module, or asked for, and never missed."""
     build, example, _, _ = FAMILIES["gemma2"]
     with torch.device("meta"):
         empty = build(64, 4)
+    p = trimtab.parametrize(empty, build(32, 2), example=example, apply=False)
+    assert p["model.embed_tokens.weight"].init == pytest.approx(R)
+    other = build(64, 4)
+    other.model.embed_tokens.embed_scale.fill_(3.0)
+    with pytest.raises(trimtab.InputError, match="embed_scale is 3, and 8 was"):
+        p.apply(other)
+    del empty.model.embed_tokens.scalar_embed_scale
     with pytest.raises(trimtab.StructureError, match="embed_scale") as error:
         trimtab.parametrize(empty, build(32, 2), example=example, apply=False)
     assert "register_buffer" in str(error.value)
