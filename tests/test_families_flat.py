@@ -7,7 +7,9 @@ import pytest
 
 pytest.importorskip("transformers", reason="the [hf] extra is not installed")
 
-from movement import BUILDS, DEPTHS, WIDTHS, slopes
+from movement import BUILDS, DEPTHS, IDS, WIDTHS, slopes
+
+import trimtab
 
 QUICK = ("gpt2", "llama")
 FAMILIES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.full) for name in BUILDS]
@@ -25,3 +27,12 @@ def test_flat(name, axis, scheme):
 def test_plain_torch_is_not_flat(name, axis):
     found = slopes(name, WIDTHS if axis == "width" else DEPTHS, "sp")
     assert not found.abs().max() <= 0.3, found  # diverged counts too
+
+
+@pytest.mark.parametrize(("name", "choices", "said"), [("llama", {}, False), ("llama", dict(embeddings=1.0), True), ("gemma2", dict(gain=1.0), True)])
+def test_a_base_made_by_its_branches_is_named(name, choices, said):
+    """At alpha = 1 the random part of the branches falls with depth; at 1/2 it does not."""
+    build = BUILDS[name][0]
+    notes = {s: trimtab.parametrize(build(64, 4, **choices), build(64, 2, **choices), scheme=s, example=dict(input_ids=IDS[:2])).notes for s in ("completep", "depth-mup")}
+    assert any("random part" in note for note in notes["completep"]) == said
+    assert not any("random part" in note for note in notes["depth-mup"])

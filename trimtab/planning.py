@@ -102,7 +102,7 @@ def parametrize(
     rows = {name: row_of(f, scheme, gamma, folds.factor.get(name, 1.0), name in folds.offset, branches, stacks, said) for name, f in facts.items()}
     depth = _depth({stacks[k]: n / b for k, (n, b) in enumerate(pairing.counts)})
     p = Parametrization(rows, [b for b, _ in branches], depth, scheme, gamma0, main_width(facts))
-    p.notes = [*notes, *folds.notes, *advice(graph, p)]
+    p.notes = [*notes, *folds.notes, *advice(graph, base_graph, p)]
     p._draws = prepare(facts, rows, base, said, p.width)
     p._aliases, p._numbers = _aliases(model), numbers
     p._remember(model)
