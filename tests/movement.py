@@ -146,5 +146,6 @@ def slopes(name, sizes, scheme, seeds=range(SEEDS), **choices):
     return (torch.stack(rows) * x[:, None, None]).sum(0) / x.square().sum()
 
 
-WIDTHS = [(64 * k, 2) for k in (1, 2, 4)]
+# From 64 wide three seeds scatter by 0.05 about slopes of -0.1 (other seeds: -0.20 to -0.03); from 128 all are within 0.11.
+WIDTHS = [(128 * k, 2) for k in (1, 2, 4)]
 DEPTHS = [(64, 2 * k) for k in (1, 2, 4, 8)]

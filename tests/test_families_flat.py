@@ -11,21 +11,23 @@ from movement import BUILDS, DEPTHS, IDS, WIDTHS, slopes
 
 import trimtab
 
-QUICK = ("gpt2", "llama")
-FAMILIES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.full) for name in BUILDS]
+QUICK = {("gpt2", "width", "depth-mup"), ("llama", "depth", "depth-mup"), ("llama", "depth", "completep"), ("gpt2", "width", "sp"), ("gpt2", "depth", "sp")}
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.parametrize(("axis", "scheme"), [("width", "depth-mup"), ("depth", "depth-mup"), ("depth", "completep")])
+def every(*runs):
+    cases = [(name, axis, scheme) for name in BUILDS for axis, scheme in runs]
+    return [case if case in QUICK else pytest.param(*case, marks=pytest.mark.full) for case in cases]
+
+
+@pytest.mark.parametrize(("name", "axis", "scheme"), every(("width", "depth-mup"), ("depth", "depth-mup"), ("depth", "completep")))
 def test_flat(name, axis, scheme):
     found = slopes(name, WIDTHS if axis == "width" else DEPTHS, scheme)
     assert found.abs().max() <= 0.15, found
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.full) if name != "gpt2" else name for name in BUILDS])
-@pytest.mark.parametrize("axis", ["width", "depth"])
-def test_plain_torch_is_not_flat(name, axis):
-    found = slopes(name, WIDTHS if axis == "width" else DEPTHS, "sp")
+@pytest.mark.parametrize(("name", "axis", "scheme"), every(("width", "sp"), ("depth", "sp")))
+def test_plain_torch_is_not_flat(name, axis, scheme):
+    found = slopes(name, WIDTHS if axis == "width" else DEPTHS, scheme)
     assert not found.abs().max() <= 0.3, found  # diverged counts too
 
 
