@@ -102,6 +102,16 @@ def test_family_on_meta(name):
         assert (row.role, row.place, row.init, row.u, row.s, row.rescale) == pytest.approx((other.role, other.place, other.init, other.u, other.s, other.rescale)), parameter
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_few_numbers_tell_the_law(seed):
+    """T5's relative positions: 128 numbers at width^-1/2. Under every scheme, at a size where one draw in four did not tell."""
+    build, example, _, _ = FAMILIES["t5"]
+    torch.manual_seed(seed)
+    p = trimtab.parametrize(build(128, 2), build(64, 2), scheme="completep", example=example)
+    row = p["encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"]
+    assert row.law == "width" and row.rescale == pytest.approx(2**0.5)
+
+
 def test_a_constant_that_meta_hides():
     """Gemma keeps sqrt(width) in a buffer, which has no value on meta: read off its module, or asked for, and never missed."""
     build, example, _, _ = FAMILIES["gemma2"]

@@ -11,7 +11,7 @@ from movement import BUILDS, DEPTHS, IDS, WIDTHS, slopes
 
 import trimtab
 
-QUICK = {("gpt2", "width", "depth-mup"), ("llama", "depth", "depth-mup"), ("llama", "depth", "completep"), ("gpt2", "width", "sp"), ("gpt2", "depth", "sp")}
+QUICK = {("gpt2", "width", "depth-mup"), ("llama", "depth", "depth-mup"), ("llama", "depth", "completep"), ("llama", "width", "sp"), ("llama", "depth", "sp")}
 
 
 def every(*runs):
