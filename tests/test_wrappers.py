@@ -17,10 +17,10 @@ from structures import CASES, IDS
 build = CASES["pre-norm-transformer"].build
 
 
-def parametrized():
+def parametrized(depth=4):
     torch.manual_seed(0)
-    model = build(32, 4)
-    return model, trimtab.parametrize(model, build(16, 2), example=IDS)
+    model = build(32, depth)
+    return model, trimtab.parametrize(model, build(16, depth // 2), example=IDS)
 
 
 def three_steps(model, optimizer, forward=None):
@@ -98,7 +98,7 @@ def test_compile_with_inductor():
     """The default backend, in float64: its kernels sum in another order, so equal to 1e-6 of each tensor's size."""
     runs = []
     for wrap in (lambda m: m, lambda m: torch.compile(m, fullgraph=True)):
-        model, p = parametrized()
+        model, p = parametrized(depth=2)  # a cold compile takes its time for every block
         compiled = wrap(model.double())
         three_steps(compiled, p.optimizer(torch.optim.AdamW, lr=1e-2, weight_decay=0.1, model=compiled))
         runs.append(weights(compiled))
