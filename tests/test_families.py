@@ -102,6 +102,19 @@ def test_family_on_meta(name):
         assert (row.role, row.place, row.init, row.u, row.s, row.rescale) == pytest.approx((other.role, other.place, other.init, other.u, other.s, other.rescale)), parameter
 
 
+def test_attention_pooling_by_a_learned_query():
+    """The query is a token, expanded over the batch and multiplied by a weight: it is no weight itself."""
+    import transformers as T
+
+    def build(n, L):
+        sizes = dict(hidden_size=n, intermediate_size=2 * n, num_hidden_layers=L, num_attention_heads=4, image_size=32, patch_size=8)
+        return T.SiglipForImageClassification(T.SiglipConfig(vision_config=sizes))
+
+    p = trimtab.parametrize(build(64, 4), build(32, 2), example=FAMILIES["vit"][1], apply=False)
+    row = p["vision_model.head.probe"]
+    assert (row.role, row.place, row.init, row.u, row.s) == ("elementwise", "outside", 1, 1, 1 / 2)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_few_numbers_tell_the_law(seed):
     """T5's relative positions: 128 numbers at width^-1/2. Under every scheme, at a size where one draw in four did not tell."""
