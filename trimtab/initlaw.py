@@ -184,7 +184,19 @@ def textbook(fan_in: int, fan_out: int, lookup: bool, width: int) -> dict[str, t
 
 
 def candidates(
-    *, kind: str, m_in: float, m_out: float, xavier: float, orthogonal: float, m_N: float, m_L: float, tail: bool, wanted: float, partner: float | None, known: frozenset[str], default: bool = True
+    *,
+    kind: str,
+    m_in: float,
+    m_out: float,
+    xavier: float,
+    orthogonal: float,
+    m_N: float,
+    m_L: float,
+    tail: bool,
+    wanted: float,
+    partner: float | None,
+    known: frozenset[str],
+    default: bool = True,
 ) -> dict[str, Law]:
     """The laws in use, as ratios of target to base.
 

@@ -49,9 +49,7 @@ class Residuals(Flow):
             trace without numbers cannot find that out.
     """
 
-    def __init__(
-        self, trace: Trace, label: str = "model", *, branch: tuple[str, ...] = (), skip: tuple[str, ...] = (), refuted: Callable[[Iterable[str]], bool] = lambda _: False
-    ):
+    def __init__(self, trace: Trace, label: str = "model", *, branch: tuple[str, ...] = (), skip: tuple[str, ...] = (), refuted: Callable[[Iterable[str]], bool] = lambda _: False):
         super().__init__(trace)
         self.label = label
         self._branch_patterns, self._skip_patterns = branch, skip
