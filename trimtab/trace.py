@@ -212,7 +212,7 @@ class Recorder(TorchDispatchMode):
             owner = self._owner.get(storage)
             if owner is None:
                 name = self.buffers.get(id(t))
-                value = self._new(t, "constant", number=self.numbers[name] if name in self.numbers else _number(t), name=name)
+                value = self._new(t, "constant", number=self.numbers.get(name or "", _number(t)), name=name)
             elif self.values[owner].shape == tuple(t.shape):  # p.data
                 value = owner
             else:
