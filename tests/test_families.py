@@ -86,7 +86,7 @@ def test_family(name):
         assert abs(math.log(ratio / row.init)) < 5 * math.sqrt(0.5 / q.numel() + 0.5 / twin.numel()) + 1e-6, parameter
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama-gqa", "qwen3", "t5", "vit", "resnet"])
+@pytest.mark.parametrize("name", ["gpt2", "llama-gqa", "gemma2", "qwen3", "mixtral", "t5", "vit", "resnet", "mamba"])
 def test_family_on_meta(name):
     """Planned without weights, applied when they are there."""
     build, example, _, _ = FAMILIES[name]
@@ -102,11 +102,41 @@ def test_family_on_meta(name):
         assert (row.role, row.place, row.init, row.u, row.s, row.rescale) == pytest.approx((other.role, other.place, other.init, other.u, other.s, other.rescale)), parameter
 
 
-def test_a_constant_that_meta_hides_is_asked_for():
-    """Gemma keeps sqrt(width) in a buffer, which has no value on meta: a multiplier that must not be missed."""
+def test_attention_pooling_by_a_learned_query():
+    """The query is a token, expanded over the batch and multiplied by a weight: it is no weight itself."""
+    import transformers as T
+
+    def build(n, L):
+        sizes = dict(hidden_size=n, intermediate_size=2 * n, num_hidden_layers=L, num_attention_heads=4, image_size=32, patch_size=8)
+        return T.SiglipForImageClassification(T.SiglipConfig(vision_config=sizes))
+
+    p = trimtab.parametrize(build(64, 4), build(32, 2), example=FAMILIES["vit"][1], apply=False)
+    row = p["vision_model.head.probe"]
+    assert (row.role, row.place, row.init, row.u, row.s) == ("elementwise", "outside", 1, 1, 1 / 2)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_few_numbers_tell_the_law(seed):
+    """T5's relative positions: 128 numbers at width^-1/2. Under every scheme, at a size where one draw in four did not tell."""
+    build, example, _, _ = FAMILIES["t5"]
+    torch.manual_seed(seed)
+    p = trimtab.parametrize(build(128, 2), build(64, 2), scheme="completep", example=example)
+    row = p["encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"]
+    assert row.law == "width" and row.rescale == pytest.approx(2**0.5)
+
+
+def test_a_constant_that_meta_hides():
+    """Gemma keeps sqrt(width) in a buffer, which has no value on meta: read off its module, or asked for, and never missed."""
     build, example, _, _ = FAMILIES["gemma2"]
     with torch.device("meta"):
         empty = build(64, 4)
+    p = trimtab.parametrize(empty, build(32, 2), example=example, apply=False)
+    assert p["model.embed_tokens.weight"].init == pytest.approx(R)
+    other = build(64, 4)
+    other.model.embed_tokens.embed_scale.fill_(3.0)
+    with pytest.raises(trimtab.InputError, match="embed_scale is 3, and 8 was"):
+        p.apply(other)
+    del empty.model.embed_tokens.scalar_embed_scale
     with pytest.raises(trimtab.StructureError, match="embed_scale") as error:
         trimtab.parametrize(empty, build(32, 2), example=example, apply=False)
     assert "register_buffer" in str(error.value)

@@ -28,7 +28,8 @@ class Draw:
     Args:
         twin: its counterpart in the base, and `base`, that tensor's moments (None: all zero).
         laws: the known laws and the ratio to base that each gives.
-        pool: parameters with the same key are judged as one; those with the same `sort` help each other out.
+        pool: parameters with the same key are judged as one; those with the same `kin` (called alike, of one shape), then those
+            with the same `sort`, help each other out.
         forced: the user's own ratio.
         default: the ways in which the base's tensor is torch's own draw: {way: (law, the model's fan)}.
     """
@@ -37,6 +38,7 @@ class Draw:
     base: Moments | None
     laws: dict[str, Law]
     pool: str
+    kin: str
     sort: str
     forced: float | None
     default: dict[str, tuple[str, float]]
@@ -52,6 +54,10 @@ def moments(p: Tensor, offset: bool) -> Moments | None:
 def prepare(facts: Mapping[str, Facts], rows: Mapping[str, Row], base: nn.Module, said: Overrides, m_N: float) -> dict[str, Draw]:
     """Measure the base and list the laws for each parameter of the model."""
     base_params = dict(base.named_parameters(remove_duplicate=False))
+    alike: dict[str, dict[str, Tensor]] = {}  # twins with one name but for the block: few numbers each, more together
+    for f in facts.values():
+        alike.setdefault(f"{template(f.twin)} {f.base_shape}", {})[f.twin] = base_params[f.twin].detach()
+    width = _extent(facts, m_N)
     draws = {}
     for name, f in facts.items():
         twin = base_params[f.twin]
@@ -69,13 +75,33 @@ def prepare(facts: Mapping[str, Facts], rows: Mapping[str, Row], base: nn.Module
         if measured is not None:
             largest = float(twin.detach().abs().max())
             default = {way: (law, fan) for way, law, fan, base_fan in _default_fans(f, partner) if initlaw.torch_default(measured, largest, base_fan)}
-        known = _textbook(measured, f.fans[2:], "lookup" in f.uses) if f.kind == "matrix" else frozenset[str]()
-        laws = _laws(f, partner, rows[name].init, m_N, known)
+        known = _textbook(measured, f.fans[2:], "lookup" in f.uses, width) & (frozenset(laws) if f.kind == "matrix" else {"width"} if partner is None else frozenset())
+        laws = _laws(f, partner, rows[name].init, m_N, known, default=bool(default) and _may_be_default(f, partner, list(alike[f"{template(f.twin)} {f.base_shape}"].values())))
         pool = f"{template(name)} {f.rank} {f.where} {f.kind} {f.fans} {f.m_L}"
         constant = measured is not None and measured.variance < 1e-12  # gains at 1 say nothing about what is drawn
         sort = f"{f.kind} {'bias' if partner else ''} {'constant' if constant else ''}"
-        draws[name] = Draw(f.twin, measured, laws, pool, sort, forced, default)
+        kin = f"{'.'.join(name.split('.')[-2:])} {f.kind} {f.fans}"
+        draws[name] = Draw(f.twin, measured, laws, pool, kin, sort, forced, default)
     return draws
+
+
+def _extent(facts: Mapping[str, Facts], m_N: float) -> int:
+    """The base's main width: the fan that most matrices grow from by m_N."""
+    counts: dict[int, int] = {}
+    for f in facts.values():
+        for m, fan in ((f.m_in, f.fans[2]), (f.m_out, f.fans[3])):
+            if f.kind == "matrix" and m == m_N:
+                counts[fan] = counts.get(fan, 0) + 1
+    return max(counts, key=lambda n: counts[n]) if counts else 1
+
+
+def _may_be_default(f: Facts, partner: Facts | None, tensors: list[Tensor]) -> bool:
+    """All the base's tensors of this name together could be torch's own draw."""
+    parts = [m for t in tensors if (m := moments(t, offset=False)) is not None]
+    if not parts:
+        return False
+    together, largest = initlaw.pool(parts), max(float(t.abs().max()) for t in tensors)
+    return any(initlaw.torch_default(together, largest, base_fan) for _, _, _, base_fan in _default_fans(f, partner))
 
 
 def _default_fans(f: Facts, partner: Facts | None) -> list[tuple[str, str, float, float]]:
@@ -89,7 +115,7 @@ def _default_fans(f: Facts, partner: Facts | None) -> list[tuple[str, str, float
     return fans + [(f"{gates} gates", "fan_out", f.fans[1] / gates, f.fans[3] / gates) for gates in (1, 3, 4) if f.kind == "matrix" or partner is not None]
 
 
-def _laws(f: Facts, partner: Facts | None, wanted: float, m_N: float, known: frozenset[str]) -> dict[str, Law]:
+def _laws(f: Facts, partner: Facts | None, wanted: float, m_N: float, known: frozenset[str], *, default: bool = True) -> dict[str, Law]:
     fan_in, fan_out, base_in, base_out = f.fans
     return initlaw.candidates(
         kind=f.kind,
@@ -103,13 +129,14 @@ def _laws(f: Facts, partner: Facts | None, wanted: float, m_N: float, known: fro
         wanted=wanted,
         partner=partner.fans[0] / partner.fans[2] if partner else None,
         known=known,
+        default=default,
     )
 
 
-def _textbook(m: Moments | None, fans: tuple[int, ...], lookup: bool) -> frozenset[str]:
+def _textbook(m: Moments | None, fans: tuple[int, ...], lookup: bool, width: int) -> frozenset[str]:
     if m is None:
         return frozenset()
-    return frozenset(law for law, stds in initlaw.textbook(fans[0], fans[1], lookup).items() if any(initlaw.within(m, std) for std in stds))
+    return frozenset(law for law, stds in initlaw.textbook(fans[0], fans[1], lookup, width).items() if any(initlaw.within(m, std) for std in stds))
 
 
 def measure(params: Mapping[str, Tensor], rows: Mapping[str, Row], draws: Mapping[str, Draw], scheme: Scheme) -> tuple[dict[str, tuple[str, float]], list[str]]:
@@ -161,8 +188,10 @@ def measure(params: Mapping[str, Tensor], rows: Mapping[str, Row], draws: Mappin
     for key, e in evidence.items():
         names = pools[key]
         law = AS_WANTED if before and AS_WANTED in e.laws else settled.get(key) or e.snap()
-        if law is None:  # ten biases cannot tell alone, but all the biases together can
-            law = initlaw.in_company(e, [other for k, other in evidence.items() if draws[pools[k][0]].sort == draws[names[0]].sort])
+        # Ten biases cannot tell alone, but all the biases together can. A few kin can only where the draw is known to be fresh.
+        for company in (("kin", "sort") if before is False else ("sort",)) if law is None else ():
+            own = getattr(draws[names[0]], company)
+            law = law or initlaw.in_company(e, [other for k, other in evidence.items() if getattr(draws[pools[k][0]], company) == own])
         if law is None:
             problems.append(_undecided(names, e))
         else:

@@ -66,6 +66,8 @@ class Flow:
         while todo:
             user = self.trace.nodes[todo.pop()]
             if user.name in ops.MATMULS:
+                if all(self.trace.values[i].from_param and not self.trace.values[i].from_input for i in user.inputs):
+                    return False  # by another weight: a query that is learned (attention pooling)
                 continue
             if user.name not in ops.LINEAR:
                 return False

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import math
+from typing import Any
 
 from trimtab import ops
 from trimtab.residuals import Residual, Residuals
@@ -39,10 +40,10 @@ class Place:
 
 
 class Graph(Residuals):
-    """The analysed model."""
+    """The analysed model. `known`: what is known beside the trace, as `Residuals` takes it."""
 
-    def __init__(self, trace: Trace, label: str = "model", *, branch: tuple[str, ...] = (), skip: tuple[str, ...] = ()):
-        super().__init__(trace, label, branch=branch, skip=skip)
+    def __init__(self, trace: Trace, label: str = "model", **known: Any):
+        super().__init__(trace, label, **known)
         self._said: dict[str, int] = {}
         self._add_said_branches()
         self.readouts = self._readouts()

@@ -171,19 +171,32 @@ def torch_default(moments: Moments, largest: float, fan: float) -> bool:
     return largest <= fan**-0.5 * (1 + 2**-8) and -low <= off <= 4 * sigma + FLOOR
 
 
-def textbook(fan_in: int, fan_out: int, lookup: bool) -> dict[str, tuple[float, ...]]:
+def textbook(fan_in: int, fan_out: int, lookup: bool, width: int) -> dict[str, tuple[float, ...]]:
     """Standard deviations of the well-known initialisers, by law."""
     laws = {
         "fan_in": (fan_in**-0.5, (2 / fan_in) ** 0.5),
         "xavier": ((2 / (fan_in + fan_out)) ** 0.5,),
         "fan_out": ((2 / fan_out) ** 0.5,),
         "orthogonal": (max(fan_in, fan_out) ** -0.5,),
+        "width": (width**-0.5,),
     }
     return laws | ({"fixed": (1.0,)} if lookup else {})
 
 
 def candidates(
-    *, kind: str, m_in: float, m_out: float, xavier: float, orthogonal: float, m_N: float, m_L: float, tail: bool, wanted: float, partner: float | None, known: frozenset[str]
+    *,
+    kind: str,
+    m_in: float,
+    m_out: float,
+    xavier: float,
+    orthogonal: float,
+    m_N: float,
+    m_L: float,
+    tail: bool,
+    wanted: float,
+    partner: float | None,
+    known: frozenset[str],
+    default: bool = True,
 ) -> dict[str, Law]:
     """The laws in use, as ratios of target to base.
 
@@ -194,6 +207,7 @@ def candidates(
         wanted: the init this tensor should end at.
         partner: fan-in ratio of the weight a bias belongs to (torch draws both from it).
         known: laws whose textbook numbers the tensors have at both sizes.
+        default: the base's tensor may be torch's own draw. Nobody else draws biases by their weight's fan-in.
 
     >>> laws = candidates(kind="matrix", m_in=4, m_out=4, xavier=0.5, orthogonal=0.5, m_N=4, m_L=1, tail=False, wanted=0.5, partner=None, known=frozenset())
     >>> laws["fixed"].ratio, laws["fan_in"].ratio
@@ -204,7 +218,7 @@ def candidates(
         width |= {"fan_in": Law(m_in**-0.5), "xavier": Law(xavier, 10.0), "fan_out": Law(m_out**-0.5, 10.0), "orthogonal": Law(orthogonal, 10.0)}
         width |= {"width": Law(m_N**-0.5, 10.0), "1/fan_in": Law(1 / m_in, 10.0), "1/width": Law(1 / m_N, 10.0)}
     else:
-        width |= {"fan_in": Law(partner**-0.5)} if partner is not None else {}
+        width |= {"fan_in": Law(partner**-0.5, 0.0 if default else 10.0)} if partner is not None else {}
         width |= {"fan_out": Law(m_out**-0.5, 10.0), "width": Law(m_N**-0.5, 10.0)}
     width = {name: Law(law.ratio, -6.0) if name in known else law for name, law in width.items()}
     inner = 0.0 if tail else 16.0

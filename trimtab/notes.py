@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trimtab.graph import Graph
+from trimtab.residuals import Residual
 
 if TYPE_CHECKING:
     from trimtab.parametrization import Parametrization
 
 
-def advice(graph: Graph, p: Parametrization) -> list[str]:
+MOST = 1 / 3  # of the stream's variance: beyond it the random part shows in the slope over depth
+
+
+def advice(graph: Graph, base: Graph, p: Parametrization) -> list[str]:
     """The notes that follow from structure, scheme and sizes."""
     notes: list[str] = []
     alpha = p.scheme.alpha
@@ -27,6 +31,12 @@ def advice(graph: Graph, p: Parametrization) -> list[str]:
     if alpha is not None and alpha < 1 and deeper and _inner_matrices(graph) >= 2:
         notes.append(
             f"branches here have two or more matrices in a row: at alpha = {alpha:g} their inner layers learn more slowly with depth (as depth^{alpha - 1:g}), and the best rate can drift. completep (alpha = 1) does not have this."
+        )
+    share = random_share(base)
+    if alpha is not None and alpha > 0.5 and deeper and share > MOST:
+        notes.append(
+            f"{share:.0%} of the base's stream is made by its branches at the start: at alpha = {alpha:g} that random part falls with depth (as m_L^{0.5 - alpha:g}), so the stream of a deeper model starts and moves smaller. "
+            "Choose a base with larger embeddings, or branches that start smaller; depth-mup keeps it."
         )
     kinds = {r.kind for r in graph.residuals}
     if alpha is not None and "post-norm" in kinds:
@@ -48,6 +58,19 @@ def advice(graph: Graph, p: Parametrization) -> list[str]:
             "choose a base that is wide and deep enough to behave like the target (width 64 or more, a few blocks): what transfers is lr, schedule, momentum, decay as lr x wd, and init; dropout, augmentation, batch size and training length do not."
         )
     return notes
+
+
+def random_share(graph: Graph) -> float:
+    """The part of the stream's variance that its branches add at the start, of the stack where it is largest."""
+    stacks: dict[int, list[Residual]] = {}
+    for r in graph.residuals:
+        if r.kind != "post-norm" and not graph.enclosing(r.index):
+            stacks.setdefault(r.stack, []).append(r)
+    shares = [0.0]
+    for members in stacks.values():
+        before, after = (float(graph.trace.tensor(v).double().square().mean()) for v in (members[0].skip, graph.trace.nodes[members[-1].node].outputs[0]))
+        shares.append(1 - before / after if after > 0 else 0.0)
+    return max(shares)
 
 
 def _inner_matrices(graph: Graph) -> int:

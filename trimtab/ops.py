@@ -140,7 +140,7 @@ NORMS = {
 }
 
 # Products of matrices: (left, right), the last dimension of left against the last but one of right.
-MATMULS = frozenset(["mm", "bmm", "mv", "dot", "_grouped_mm", "matmul"])
+MATMULS = frozenset(["mm", "bmm", "mv", "dot", "_grouped_mm", "grouped_mm_fallback", "matmul"])
 
 CONVOLUTIONS = frozenset({"convolution", "_convolution"})
 

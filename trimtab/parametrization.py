@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from trimtab import rules
 from trimtab.draws import Draw, measure
 from trimtab.errors import InputError, LawError, OptimizerError
+from trimtab.hidden import confirm
 from trimtab.optimizers import family
 from trimtab.rows import Branch, Row, row_from
 from trimtab.rules import Scheme
@@ -41,6 +42,7 @@ class Parametrization:
         self.notes: list[str] = []
         self._draws: dict[str, Draw] = {}
         self._aliases: dict[str, str] = {}
+        self._numbers: dict[str, float] = {}  # buffers that meta hid, as they were planned with
         self._models: list[nn.Module] = []  # where the parameters are: the model, then its wrappers
 
     def __getitem__(self, name: str) -> Row:
@@ -110,6 +112,7 @@ class Parametrization:
         Raises:
             StructureError: the law the weights were drawn from cannot be told; nothing was changed.
         """
+        confirm(model, self._numbers)
         laws = self._measure(model, strict=True)
         for name, p in self.named_parameters(model).items():
             row = self.rows[name]

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import nn
 
+from trimtab import hidden
 from trimtab.draws import prepare
 from trimtab.errors import InputError, LawError, StructureError, faults
 from trimtab.folds import collect
@@ -80,7 +81,8 @@ def parametrize(
     model, base = _unwrapped(model), _unwrapped(base)
     names = [name for name, _ in model.named_parameters()]
     said = Overrides(overrides, names)
-    traces = [record(m, example, label) for m, label in ((model, "model"), (base, "base"))]
+    numbers = hidden.numbers(model, base)
+    traces = [record(model, example, "model", numbers), record(base, example, "base")]
     if not traces[1].real:
         raise InputError("the base must have real weights: its residual branches are verified by numbers there. Build it on a real device; only the model may be on meta.")
     skip = said.patterns("skip")
@@ -100,9 +102,9 @@ def parametrize(
     rows = {name: row_of(f, scheme, gamma, folds.factor.get(name, 1.0), name in folds.offset, branches, stacks, said) for name, f in facts.items()}
     depth = _depth({stacks[k]: n / b for k, (n, b) in enumerate(pairing.counts)})
     p = Parametrization(rows, [b for b, _ in branches], depth, scheme, gamma0, main_width(facts))
-    p.notes = [*notes, *folds.notes, *advice(graph, p)]
+    p.notes = [*notes, *folds.notes, *advice(graph, base_graph, p)]
     p._draws = prepare(facts, rows, base, said, p.width)
-    p._aliases = _aliases(model)
+    p._aliases, p._numbers = _aliases(model), numbers
     p._remember(model)
     if graph.trace.real:
         if apply:
@@ -165,7 +167,10 @@ def _unwrapped(model: nn.Module) -> nn.Module:
 
 def _compared(traces: list[Trace], said: Overrides, skip: tuple[str, ...]) -> tuple[Graph, Graph, Pairing, dict[str, Facts]]:
     """Both models analysed, paired and read."""
-    graph, base = (Graph(trace, label, branch=said.patterns("branch"), skip=skip) for trace, label in zip(traces, ("model", "base"), strict=True))
+    patterns = dict(branch=said.patterns("branch"), skip=skip)
+    base = Graph(traces[1], "base", **patterns)
+    refuted = {frozenset(map(template, names)) for names in base.refuted}
+    graph = Graph(traces[0], "model", **patterns, refuted=lambda names: frozenset(map(template, names)) in refuted)
     pairing = pair(graph, base, skip)
     if not graph.trace.real and _adopt_tails(graph, base, pairing):
         pairing = pair(graph, base, skip)

@@ -97,8 +97,11 @@ def untouched(model: nn.Module, *, training: bool) -> Iterator[None]:
                 numpy.random.set_state(numpy_state)
 
 
-def record(model: nn.Module, example: Any, label: str = "model") -> Trace:
+def record(model: nn.Module, example: Any, label: str = "model", numbers: Mapping[str, float] | None = None) -> Trace:
     """Record one forward of `model` on `example`; the model, its buffers and all random states stay as they were.
+
+    Args:
+        numbers: values of one-element buffers that are on meta, by name.
 
     >>> trace = record(nn.Sequential(nn.Linear(3, 4), nn.ReLU()), torch.zeros(2, 3))
     >>> [node.name for node in trace.nodes]
@@ -116,9 +119,9 @@ def record(model: nn.Module, example: Any, label: str = "model") -> Trace:
     try:
         # Eval mode has no dropout, no dropped paths and no skipped layers. What only training uses (auxiliary heads)
         # is looked for in training mode.
-        trace = _run(model, call, params, real=not meta, training=False)
+        trace = _run(model, call, params, real=not meta, training=False, numbers=numbers)
         if model.training and _unused(trace):
-            trained = _run(model, call, params, real=not meta, training=True)
+            trained = _run(model, call, params, real=not meta, training=True, numbers=numbers)
             trace = trained if _unused(trained) < _unused(trace) else trace
         return trace
     except (InputError, StructureError):
@@ -129,18 +132,19 @@ def record(model: nn.Module, example: Any, label: str = "model") -> Trace:
                 f"the example must run through the model: {label} ({type(model).__name__}) raised {type(error).__name__}: {_first_line(error)}. "
                 "Pass example= as a tensor, a tuple of args or a dict of kwargs that model(...) takes."
             ) from error
-    return _export(model, call, label)
+    return _export(model, call, label, numbers)
 
 
 def _unused(trace: Trace) -> int:
     return sum(not trace.consumers[value] for value in trace.params.values())
 
 
-def _run(model: nn.Module, call: Any, params: dict[str, nn.Parameter], *, real: bool, training: bool) -> Trace:
+def _run(model: nn.Module, call: Any, params: dict[str, nn.Parameter], *, real: bool, training: bool, numbers: Mapping[str, float] | None = None) -> Trace:
     recorder = Recorder()
+    recorder.numbers = numbers or {}
     for name, p in params.items():
         recorder.add_param(name, p)
-    recorder.buffers = {id(b): name for name, b in model.named_buffers()}
+    recorder.buffers = {id(b): name.removeprefix("inner.") for name, b in model.named_buffers()}
     for t in tensors_in(call):
         recorder.add_input(t)
     with untouched(model, training=training), recorder:
@@ -156,7 +160,7 @@ def _run(model: nn.Module, call: Any, params: dict[str, nn.Parameter], *, real: 
     return Trace(recorder.values, recorder.nodes, recorder.params, outputs, real)
 
 
-def _export(model: nn.Module, call: Any, label: str) -> Trace:
+def _export(model: nn.Module, call: Any, label: str, numbers: Mapping[str, float] | None = None) -> Trace:
     """The second front end: a straight-line program from `torch.export`, run through the same recorder."""
     try:
         with untouched(model, training=False):
@@ -167,7 +171,7 @@ def _export(model: nn.Module, call: Any, label: str) -> Trace:
             "Build it on a real device, or pass an example that model(...) takes."
         ) from error
     meta = any(p.is_meta for p in model.parameters())
-    return _run(program, call, {name.removeprefix("inner."): p for name, p in program.named_parameters()}, real=not meta, training=True)
+    return _run(program, call, {name.removeprefix("inner."): p for name, p in program.named_parameters()}, real=not meta, training=True, numbers=numbers)
 
 
 class _Tensors(nn.Module):

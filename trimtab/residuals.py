@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import math
+from collections.abc import Callable, Iterable
 
 from trimtab import ops
 from trimtab.errors import StructureError
@@ -40,12 +41,20 @@ class Residual:
 
 
 class Residuals(Flow):
-    """The residual adds of one trace. `branch` and `skip` are the user's name patterns that settle what structure cannot."""
+    """The residual adds of one trace.
 
-    def __init__(self, trace: Trace, label: str = "model", *, branch: tuple[str, ...] = (), skip: tuple[str, ...] = ()):
+    Args:
+        branch, skip: the user's name patterns that settle what structure cannot.
+        refuted: says of a branch's parameters that numbers elsewhere (those of the base) have refuted its every tail; a
+            trace without numbers cannot find that out.
+    """
+
+    def __init__(self, trace: Trace, label: str = "model", *, branch: tuple[str, ...] = (), skip: tuple[str, ...] = (), refuted: Callable[[Iterable[str]], bool] = lambda _: False):
         super().__init__(trace)
         self.label = label
         self._branch_patterns, self._skip_patterns = branch, skip
+        self._known_refuted = refuted
+        self.refuted: list[set[str]] = []  # the parameters of branches whose every tail the numbers refuted
         self.residuals = self._residuals()
         self.reach = self._reach()
         self._find_tails()
@@ -281,8 +290,9 @@ class Residuals(Flow):
             candidates = [t for t in candidates if not any(side == "skip" for site in t for _, side in self.reach[self.trace.params[site.name]])]
             r.candidates = candidates
             tail = next(proven(self.trace, candidates, r.branch, self.behind[r.branch], self.behind[r.skip]), None)
-            if tail is None:
+            if tail is None or (not self.trace.real and self._known_refuted(self._params_between(r.source, r.branch))):
                 r.blocked = "parameters that do not scale it when they are scaled"
+                self.refuted.append(self._params_between(r.source, r.branch))
             else:
                 r.tail = tail
 

@@ -177,6 +177,7 @@ class Recorder(TorchDispatchMode):
         self._writes: dict[int, list[tuple[int, int, Tensor]]] = {}
         self._owner: dict[int, int] = {}  # storage of a parameter -> its value
         self.buffers: dict[int, str] = {}  # id(tensor) -> name, to speak of constants
+        self.numbers: Mapping[str, float] = {}  # of buffers that hold none (on meta), by name
 
     # -- values ------------------------------------------------------------------------------------------------
 
@@ -210,7 +211,8 @@ class Recorder(TorchDispatchMode):
         if id(t) not in self._bound:
             owner = self._owner.get(storage)
             if owner is None:
-                value = self._new(t, "constant", number=_number(t), name=self.buffers.get(id(t)))
+                name = self.buffers.get(id(t))
+                value = self._new(t, "constant", number=self.numbers.get(name or "", _number(t)), name=name)
             elif self.values[owner].shape == tuple(t.shape):  # p.data
                 value = owner
             else:
