@@ -46,12 +46,12 @@ class Networks:
         self.start, self._test_start = start[:, : task.points], start[:, task.points :]
 
     def forward(self, layer, phi):
-        return self._times(phi, self.hidden[:, layer].transpose(1, 2))
+        return self._times(phi.value, self.hidden[:, layer].mT)
 
     look = forward
 
     def backward(self, layer, g):
-        return self._times(g, self.hidden[:, layer])
+        return self._times(g.value, self.hidden[:, layer])
 
     def test_start(self):
         return self._test_start

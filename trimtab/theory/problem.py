@@ -34,8 +34,8 @@ class Problem:
     alpha: float
     beta: float
     loss: str
-    a: torch.Tensor  # (T+1, T)
-    d: torch.Tensor  # (T+1,)
+    a: torch.Tensor  # (1, T+1, T), or one per trajectory where they differ in their rates
+    d: torch.Tensor  # (1, T+1), likewise
     batch: torch.Tensor  # (T, P), rows sum to 1
     single: bool  # y was (P,): outputs lose their last axis
 
@@ -67,8 +67,8 @@ class Problem:
         return self.depth ** (2 * self.alpha - 1)
 
     def drive(self, t: int) -> torch.Tensor:
-        """gamma_0 a(t,s) m_nu(s) for s < t, (t, P)."""
-        return self.gamma0 * self.a[t, :t, None] * self.batch[:t]
+        """gamma_0 a(t,s) m_nu(s) for s < t, (1 or n, t, P)."""
+        return self.gamma0 * self.a[:, t, :t, None] * self.batch[:t]
 
     def at_depth(self, depth: int) -> Problem:
         """The same problem at finite `depth`. Every alpha > 1/2 has the limit of alpha = 1, reached fastest there."""
@@ -222,6 +222,6 @@ def problem(
     tensor = torch.from_numpy
     return Problem(
         inputs=tensor(x if test is None else np.concatenate([x, test])), y=tensor(np.ascontiguousarray(y)), depth=depth, activation=phi,
-        steps=steps, gamma0=gamma0, alpha=alpha, beta=beta, loss=loss, a=tensor(a.copy()), d=tensor(d.copy()),
+        steps=steps, gamma0=gamma0, alpha=alpha, beta=beta, loss=loss, a=tensor(a.copy())[None], d=tensor(d.copy())[None],
         batch=tensor(weights), single=single,
     )  # fmt: skip
