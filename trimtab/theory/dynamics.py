@@ -31,11 +31,12 @@ class Diverged(Exception):
 
 
 class Seen(NamedTuple):
-    """A field of this step (n, k, S), the same times the sites' weights, and its covariance E[x x^T] (n, k, k)."""
+    """A field x of this step (n, k, S), the same times the sites' weights, its kernel with the training points' past and present, and E[x x^T]."""
 
     value: torch.Tensor
     weighted: torch.Tensor
-    gram: torch.Tensor
+    row: torch.Tensor  # (n, k, (t+1) k)
+    gram: torch.Tensor  # (n, k, k)
 
 
 class Sites(Protocol):
@@ -45,23 +46,27 @@ class Sites(Protocol):
     readout: torch.Tensor  # w0 (n, C, S)
     weights: torch.Tensor | None  # (n, 1, S) of mean 1, if averages over sites are weighted
 
+    def watch(self, features: list[torch.Tensor], gradients: list[torch.Tensor]) -> None:
+        """Called before step 0 with what will hold phi(h^l) (n, (T+1) P, S) and g^l (n, (T+1) P C, S) of all layers and times."""
+        ...
+
     def settle(self, features: list[torch.Tensor], gradients: list[torch.Tensor]) -> None:
         """Called once, after step 0, with phi(h^l(0)) (n, P, S) and g^l(0) (n, P C, S) of all layers; may set the weights."""
         ...
 
-    def forward(self, layer: int, phi: Seen) -> torch.Tensor:
-        """U (n, P, S) from phi(h^layer(t)) of the same shape."""
+    def forward(self, layer: int, phi: Seen) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """U (n, P, S) from phi(h^layer(t)) of the same shape; the second, if any, are coefficients of g^{layer+1}(s < t) to be added."""
         ...
 
-    def backward(self, layer: int, g: Seen) -> torch.Tensor:
-        """Z (n, P C, S) from g^{layer+1}(t) of the same shape."""
+    def backward(self, layer: int, g: Seen) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Z (n, P C, S) from g^{layer+1}(t) of the same shape, and coefficients of phi(h^layer(s <= t))."""
         ...
 
     def test_start(self) -> torch.Tensor:
         """chi (n, Q, S) of the test points, called once per step after the forward pass of the training points."""
         ...
 
-    def look(self, layer: int, phi: Seen) -> torch.Tensor:
+    def look(self, layer: int, phi: Seen) -> tuple[torch.Tensor, torch.Tensor | None]:
         """U (n, Q, S) of the test points, which leave no trace: what is trained cannot depend on them."""
         ...
 
@@ -99,6 +104,7 @@ def run(task: Problem, sites: Sites, tick: Callable[[], None] = lambda: None) ->
     features = [sites.start.new_empty(count, (task.steps + 1) * points, width) for _ in range(depth + 1)]
     gradients = [sites.start.new_empty(count, (task.steps + 1) * points * outputs, width) for _ in range(depth + 1)]
     delta = sites.start.new_zeros(count, task.steps + 1, points, outputs)
+    sites.watch(features, gradients)
     zero = None
     for t in range(task.steps + 1):
         try:
@@ -129,6 +135,11 @@ def _weighted(sites: Sites, x: torch.Tensor) -> torch.Tensor:
     return x if sites.weights is None else x * sites.weights
 
 
+def _scaled(x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    """factor x for factors (n,), without a pass over the sites where they are all 1."""
+    return x if bool((factor == 1).all()) else x * factor[:, None, None]
+
+
 def _over_outputs(row: torch.Tensor, points: int, outputs: int) -> torch.Tensor:
     """Mean over outputs of a kernel row (n, P C, k P C): (n, P, k P)."""
     if outputs == 1:
@@ -151,26 +162,30 @@ def _settle(task, sites, result, features, gradients) -> None:
 def _step(task, sites, t, result, features, gradients, delta, zero) -> torch.Tensor:
     points, outputs, depth = task.points, task.outputs, int(task.depth)
     count, _, width = sites.start.shape
-    b, rate, decay = task.branch, task.block_rate, task.d[:, t, None, None]
+    b, rate, decay = task.branch, task.block_rate, task.decay(t)
     past, past_g, size = t * points, t * points * outputs, points * outputs
     pull = task.drive(t)[..., None] * delta[:, :t]  # q_nu(t,s) of each output, (n, t, P, C)
 
-    def along_gradients(h: torch.Tensor, row: torch.Tensor, layer: int, factor: float) -> torch.Tensor:
-        """h + factor sum_{s,nu,c} q kernel(mu; s nu) g_{nu c}(s) for a kernel row (n, k, t P)."""
-        if not t:
-            return h
-        coefficients = row.reshape(len(row), -1, t, points, 1) * pull[:, None]
-        return torch.baddbmm(h, coefficients.reshape(count, -1, past_g), gradients[layer][:, :past_g], alpha=factor)
+    def kick(row: torch.Tensor) -> torch.Tensor:
+        """q kernel(mu; s nu) as coefficients of g_{nu c}(s), (n, k, t P C), for a kernel row (n, k, t P)."""
+        return (row.reshape(len(row), -1, t, points, 1) * pull[:, None]).reshape(count, -1, past_g)
 
     def first(start: torch.Tensor, gram: torch.Tensor) -> torch.Tensor:
-        return along_gradients(decay * start, gram.repeat(1, t)[None], 0, 1.0)
+        return torch.baddbmm(_scaled(start, decay), kick(gram.repeat(1, t)[None]), gradients[0][:, :past_g]) if t else start
 
-    def next_layer(h: torch.Tensor, field: torch.Tensor, row: torch.Tensor, layer: int) -> torch.Tensor:
-        return along_gradients(torch.addcmul(h, b * decay, field), row[:, :, :past], layer + 1, b * b * rate)
+    def next_layer(h: torch.Tensor, sent: tuple[torch.Tensor, torch.Tensor | None], row: torch.Tensor, layer: int) -> torch.Tensor:
+        field, response = sent
+        h = torch.add(h, _scaled(field, decay), alpha=b)
+        if not t:
+            return h
+        coefficients = (b * b * rate) * kick(row[:, :, :past])
+        if response is not None:
+            coefficients += b * _scaled(response, decay)
+        return torch.baddbmm(h, coefficients, gradients[layer + 1][:, :past_g])
 
     slopes: list[torch.Tensor] = []
 
-    def activate(h: torch.Tensor, layer: int) -> tuple[Seen, torch.Tensor]:
+    def activate(h: torch.Tensor, layer: int) -> Seen:
         """phi(h^layer(t)) and its kernel row, both recorded."""
         value, slope = task.activation.both(h)
         slopes.append(slope)
@@ -178,14 +193,14 @@ def _step(task, sites, t, result, features, gradients, delta, zero) -> torch.Ten
         weighted = _weighted(sites, value)
         row = weighted @ features[layer][:, : past + points].mT / width
         _record(result.phi, layer, t, row)
-        return Seen(value, weighted, row[:, :, past:]), row
+        return Seen(value, weighted, row, row[:, :, past:])
 
     h = first(sites.start, task.gram[:points, :points])
-    phi, row = activate(h, 0)
+    phi = activate(h, 0)
     for layer in range(depth):
-        h = next_layer(h, sites.forward(layer, phi), row, layer)
-        phi, row = activate(h, layer + 1)
-    w = decay * sites.readout
+        h = next_layer(h, sites.forward(layer, phi), phi.row, layer)
+        phi = activate(h, layer + 1)
+    w = _scaled(sites.readout, decay)
     if t:
         w = torch.baddbmm(w, pull.permute(0, 3, 1, 2).reshape(count, outputs, past), features[depth][:, :past])
     weighted = phi.weighted
@@ -195,8 +210,8 @@ def _step(task, sites, t, result, features, gradients, delta, zero) -> torch.Ten
         seen = task.activation(h)
         for layer in range(depth):
             load = _weighted(sites, seen)
-            row = load @ features[layer][:, :past].mT / width
-            h = next_layer(h, sites.look(layer, Seen(seen, load, row[:, :, :0])), row, layer)
+            row = load @ features[layer][:, : past + points].mT / width
+            h = next_layer(h, sites.look(layer, Seen(seen, load, row, load @ seen.mT / width)), row, layer)
             seen = task.activation(h)
         weighted = torch.cat([weighted, _weighted(sites, seen)], 1)
     f = weighted @ w.mT / (width * task.gamma0)
@@ -211,10 +226,15 @@ def _step(task, sites, t, result, features, gradients, delta, zero) -> torch.Ten
         _record(result.g, layer, t, _over_outputs(row, points, outputs))
         if layer == 0:
             break
-        z = decay * sites.backward(layer - 1, Seen(g, weighted, row[:, :, past_g:]))
+        field, response = sites.backward(layer - 1, Seen(g, weighted, row, row[:, :, past_g:]))
+        z = _scaled(field, decay)
+        if response is not None:
+            response = _scaled(response, decay)
         if t:
-            pulled = (row[:, :, :past_g].reshape(count, size, t, points, outputs) * pull[:, None]).sum(-1)
-            z = torch.baddbmm(z, pulled.reshape(count, size, past), features[layer - 1][:, :past], alpha=b * rate)
+            pulled = (row[:, :, :past_g].reshape(count, size, t, points, outputs) * pull[:, None]).sum(-1).reshape(count, size, past) * (b * rate)
+            response = pulled if response is None else response + torch.nn.functional.pad(pulled, (0, response.shape[2] - past))
+        if response is not None:
+            z = torch.baddbmm(z, response, features[layer - 1][:, : response.shape[2]])
         slope = slopes[layer - 1] if outputs == 1 else slopes[layer - 1].repeat_interleave(outputs, 1)
         g = torch.addcmul(g, slope, z, value=b)
     return f

@@ -15,12 +15,18 @@ lam > tol x mean E[x^2], and is otherwise dropped from noise *and* responses: th
 converged runs drift. Sites come in pairs (w0, r) -> (-w0, -r), and noise rows are orthogonal to each other and to the constant, so the
 Gaussians' moments are exact.
 
+v is a combination of past x, v = N x(0..t), so M is the kernel's row times N^T and A g the past g times N_g and a row: nothing but the past itself
+is kept per site (`Field`). The linear network, exact to rounding down to lam = 1e-14, keeps v too (`ExactField`).
+
 n trajectories (blocks of noise, rates) go side by side in the first axis. Where they keep different directions the missing ones are rows of
 zeros, so what one trajectory does never depends on the others' values.
 """
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import torch
 
 from trimtab.theory.anchor import Anchor
@@ -70,16 +76,16 @@ def _deflate(x: torch.Tensor, basis: torch.Tensor, weights: torch.Tensor | None,
 
 
 def _split(x: torch.Tensor, sign: int) -> torch.Tensor:
-    """The part of x (n, k, S) that is even (+1) or odd (-1) in a pair of sites, (n, k, H)."""
+    """Twice the part of x (n, k, S) that is even (+1) or odd (-1) in a pair of sites, (n, k, H)."""
     half = x.shape[2] // 2
-    return torch.add(x[:, :, :half], x[:, :, half:], alpha=sign).mul_(0.5)
+    return torch.add(x[:, :, :half], x[:, :, half:], alpha=sign)
 
 
 class Noise:
     """Standard normal rows (n, k, H), orthonormal (E[eps eps^T] = 1) to all earlier ones while these fill at most `share` of the space,
     to the same field's own after that."""
 
-    def __init__(self, half: int, generators: list[torch.Generator], share: float, passes: int, constant: bool):
+    def __init__(self, half: int, generators: list[np.random.Generator], share: float, passes: int, constant: bool):
         self.half, self.generators, self.passes = half, generators, passes
         self.limit = int(share * half)
         self.weights: torch.Tensor | None = None
@@ -88,7 +94,7 @@ class Noise:
             self.all.append(torch.ones(len(generators), 1, half, dtype=torch.float64))
 
     def fresh(self, count: int, *bases: torch.Tensor) -> torch.Tensor:
-        rows = torch.stack([torch.randn(count, self.half, generator=draw, dtype=torch.float64) for draw in self.generators])
+        rows = torch.from_numpy(np.stack([draw.standard_normal((count, self.half)) for draw in self.generators]))
         for basis in bases:
             rows = _deflate(rows, basis, self.weights, self.passes)[1]
         for _ in range(self.passes):  # Cholesky, not QR: each site's noise stays normal whatever its weight
@@ -107,27 +113,20 @@ class Noise:
 
 
 class Field:
-    """One field's past: whitened basis v (n, r, S), the noise (n, r, H) of its Gaussian partner, and v in terms of x, v = N x(0..t)."""
+    """One field's past: the noise (n, r, H) of its Gaussian partner, and its whitened basis in terms of itself, v = N x(0..t), N (n, r, (T+1) k)."""
 
     def __init__(self, width: int, noise: Noise, tol: float, entries: int):
         count = len(noise.generators)
-        self.basis, self.eps, self.makeup = Rows(count, width), Rows(count, noise.half), Rows(count, entries)
+        self.eps, self.makeup = Rows(count, noise.half), Rows(count, entries)
         self.noise, self.tol, self.seen = noise, tol, 0
 
     def extend(self, x: Seen, weights: torch.Tensor | None, exact: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """Take x (n, k, S) in and draw its partner's value (n, k, H), given the partner's past, and M. `exact`: E[x x^T] where it is known."""
         size = x.value.shape[1]
-        before, self.seen, rest = self.seen, self.seen + size, None
-        if self.noise.passes > 1:
-            known, rest = _deflate(x.value, self.basis.value, weights, self.noise.passes)
-            covariance = _mean(_times(rest, weights), rest)
-        else:
-            known = _mean(x.weighted, self.basis.value)
-            covariance = torch.baddbmm(x.gram, known, known.mT, alpha=-1)
-        if exact is not None:
-            covariance = exact.expand_as(covariance)
-        lam, vectors = _eigh(covariance)
-        keep = lam > (self.tol * x.gram.diagonal(dim1=1, dim2=2).mean(1, keepdim=True)).clamp_min(1e-300)
+        self.seen += size
+        known, covariance = self.project(x, weights)
+        lam, vectors = _eigh(covariance if exact is None else exact.expand_as(covariance))
+        keep = lam > (self.tol * x.gram.diagonal(dim1=1, dim2=2).mean(1, keepdim=True)).clamp_min_(1e-300)
         drawn = known @ self.eps.value
         columns = keep.any(0)
         if not columns.any():
@@ -135,20 +134,53 @@ class Field:
         lam, vectors, keep = lam[:, columns], vectors[:, :, columns], keep[:, columns]
         root = torch.where(keep, lam, 0.0).sqrt()
         inverse = (vectors * torch.where(keep, 1 / root, 0.0)[:, None]).mT
-        eps = self.noise.draw(keep.shape[1], self.eps.value, keep)
-        rest = torch.baddbmm(x.value, known, self.basis.value, alpha=-1) if rest is None else rest
         own = -known @ self.makeup.value
-        own[:, :, before : self.seen] += torch.eye(size, dtype=torch.float64)
-        self.basis.append(inverse @ rest)
+        own[:, :, self.seen - size : self.seen] += torch.eye(size, dtype=torch.float64)
+        eps = self.noise.draw(keep.shape[1], self.eps.value, keep)
+        self.append(inverse)
         self.makeup.append(inverse @ own)
         self.eps.append(eps)
         return torch.baddbmm(drawn, vectors * root[:, None], eps), known
 
+    def project(self, x: Seen, weights: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """M and the covariance of x - M v."""
+        known = x.row[:, :, : self.seen] @ self.makeup.value[:, :, : x.row.shape[2]].mT
+        return known, torch.baddbmm(x.gram, known, known.mT, alpha=-1)
+
+    def append(self, inverse: torch.Tensor) -> None:
+        """v_new = inverse (x - M v) of what was projected last has been taken in."""
+
+    def correlate(self, past: torch.Tensor, eps: torch.Tensor) -> torch.Tensor:
+        """v eps^T summed over half of the sites, from x(0..t) there."""
+        return self.makeup.value[:, :, : past.shape[1]] @ (past @ eps.mT)
+
+    def combine(self, coefficients: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """coefficients v as (a field over sites, coefficients of x(0..t)), one of them None."""
+        return None, coefficients @ self.makeup.value[:, :, : self.seen]
+
+
+class ExactField(Field):
+    """The same with v (n, r, S) itself, orthogonal to rounding."""
+
+    def __init__(self, width: int, noise: Noise, tol: float, entries: int):
+        super().__init__(width, noise, tol, entries)
+        self.basis = Rows(len(noise.generators), width)
+
+    def project(self, x, weights):
+        known, self.rest = _deflate(x.value, self.basis.value, weights, 2)
+        return known, _mean(_times(self.rest, weights), self.rest)
+
+    def append(self, inverse):
+        self.basis.append(inverse @ self.rest)
+
+    def combine(self, coefficients):
+        return coefficients @ self.basis.value, None
+
 
 def _eigh(covariance: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Eigenvalues and vectors (n, k), (n, k, k); zero for a trajectory that is no longer finite."""
-    good = torch.isfinite(covariance).flatten(1).all(1)
-    if not good.all():
+    if not math.isfinite(float(covariance.sum())):
+        good = torch.isfinite(covariance).flatten(1).all(1)
         if not good.any():
             raise Diverged
         covariance = torch.where(good[:, None, None], covariance, 0.0)
@@ -161,15 +193,16 @@ class Crossing:
     def __init__(self, count: int):
         self.value = torch.zeros(count, 0, 0, dtype=torch.float64)
 
-    def extend(self, basis: torch.Tensor, eps: torch.Tensor, weights: torch.Tensor | None, sign: int) -> None:
-        """Noise has been drawn: `eps` (n, q, H) has new rows."""
-        count, older, known = self.value.shape
-        if eps.shape[1] == known:
+    def extend(self, older: Field, past: torch.Tensor, eps: torch.Tensor, weights: torch.Tensor | None, sign: int) -> None:
+        """Noise has been drawn: `eps` (n, q, H) has new rows. `past`: x(0..t) of v's field."""
+        count, rows, columns = self.value.shape
+        if eps.shape[1] == columns or not older.seen:
             return
-        grown = self.value.new_zeros(count, basis.shape[1], eps.shape[1])
-        grown[:, :older, :known] = self.value
-        half, new = eps.shape[2], _times(eps[:, known:], weights).mT
-        grown[:, :, known:] = (basis[:, :, :half] @ new + sign * (basis[:, :, half:] @ new)) / (2 * half)
+        grown = self.value.new_zeros(count, older.eps.count, eps.shape[1])
+        grown[:, :rows, :columns] = self.value
+        half, new = eps.shape[2], _times(eps[:, columns:], weights)
+        past = past[:, : older.seen]
+        grown[:, :, columns:] = (older.correlate(past[:, :, :half], new) + sign * older.correlate(past[:, :, half:], new)) / (2 * half)
         self.value = grown
 
 
@@ -179,14 +212,15 @@ class GaussianSites:
     def __init__(self, task: Problem, samples: int, seeds: list[int], *, responses: bool, tol: float, share: float, passes: int, anchor: Anchor | None = None):
         self.half, self.task, self.responses, self.anchor = samples // 2, task, responses, anchor
         self.weights: torch.Tensor | None = None
-        draws = [torch.Generator().manual_seed(seed) for seed in seeds]
+        draws = [np.random.default_rng(seed) for seed in seeds]
         self.even = Noise(self.half, draws, share, passes, constant=True)  # chi, u: equal in both sites of a pair
         self.odd = Noise(self.half, draws, share, passes, constant=False)  # w0, r: opposite
-        others = [torch.Generator().manual_seed(seed + 2**40) for seed in seeds]
+        others = [np.random.default_rng(seed + 2**40) for seed in seeds]
         self.passing = Noise(self.half, others, share, passes, constant=False)  # of test points
         depth, features = int(task.depth), (task.steps + 1) * task.points
-        self.phi = [Field(samples, self.even, tol, features) for _ in range(depth)]
-        self.g = [Field(samples, self.odd, tol, features * task.outputs) for _ in range(depth)]
+        kind = ExactField if passes > 1 else Field
+        self.phi = [kind(samples, self.even, tol, features) for _ in range(depth)]
+        self.g = [kind(samples, self.odd, tol, features * task.outputs) for _ in range(depth)]
         self.cross = {-1: [Crossing(len(seeds)) for _ in range(depth)], 1: [Crossing(len(seeds)) for _ in range(depth)]}
         self.found: dict[int, list[list[torch.Tensor]]] = {-1: [[] for _ in range(depth)], 1: [[] for _ in range(depth)]}  # responses in terms of v
 
@@ -199,6 +233,9 @@ class GaussianSites:
         self.start = torch.cat([start, start], 2)
         self.readout = torch.cat([readout, -readout], 2)
 
+    def watch(self, features: list[torch.Tensor], gradients: list[torch.Tensor]) -> None:
+        self.past = {-1: features, 1: gradients[1:]}  # of x, by the sign of its response
+
     def settle(self, features: list[torch.Tensor], gradients: list[torch.Tensor]) -> None:
         if self.anchor is None:
             return
@@ -210,30 +247,37 @@ class GaussianSites:
             noise.weights = weights
         self.anchor = None
 
-    def forward(self, layer: int, phi: Seen) -> torch.Tensor:
+    def forward(self, layer: int, phi: Seen) -> tuple[torch.Tensor, torch.Tensor | None]:
         return self._send(layer, phi, self.phi[layer], self.g[layer], -1, self.anchor and self.anchor.phi[layer])
 
-    def backward(self, layer: int, g: Seen) -> torch.Tensor:
+    def backward(self, layer: int, g: Seen) -> tuple[torch.Tensor, torch.Tensor | None]:
         return self._send(layer, g, self.g[layer], self.phi[layer], +1, self.anchor and self.anchor.gradient(layer + 1))
 
-    def _send(self, layer: int, x: Seen, own: Field, partner: Field, sign: int, exact: torch.Tensor | None) -> torch.Tensor:
+    def _send(self, layer: int, x: Seen, own: Field, partner: Field, sign: int, exact: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
         """x's Gaussian partner, drawn, and the response to the noise in x: the noise of `partner`, odd in a pair (sign -1) for phi, even for g."""
         drawn, known = own.extend(x, self.weights, exact)
-        response = self._response(layer, x, known, partner, sign)
-        self.cross[-sign][layer].extend(partner.basis.value, own.eps.value, self.even.weights, -sign)
-        self.found[sign][layer].append(response)
-        field = response @ partner.basis.value
-        field[:, :, : self.half] += drawn
-        field[:, :, self.half :].add_(drawn, alpha=-sign)
-        return field
+        self.cross[-sign][layer].extend(partner, self.past[-sign][layer], own.eps.value, self.even.weights, -sign)
+        return self._answer(drawn, self._response(layer, x, known, partner, sign, keep=True), partner, -sign)
 
-    def _response(self, layer: int, x: Seen, known: torch.Tensor, partner: Field, sign: int) -> torch.Tensor:
+    def _answer(self, drawn, response, partner: Field, sign: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+        field, coefficients = partner.combine(response)
+        both = drawn.new_empty(*drawn.shape[:2], 2 * self.half)
+        both[:, :, : self.half] = drawn
+        torch.mul(drawn, sign, out=both[:, :, self.half :])
+        return both if field is None else both + field, coefficients
+
+    def _response(self, layer: int, x: Seen, known: torch.Tensor, partner: Field, sign: int, keep: bool) -> torch.Tensor:
         """E[x eps^T] - M D over the partner's noise, so that A g = response v_g."""
         eps = partner.eps.value
-        if not self.responses:
-            return x.value.new_zeros(*x.value.shape[:2], eps.shape[1])
-        spurious = self.cross[sign][layer].value
-        return torch.baddbmm(_mean(_split(x.weighted, sign), eps), known[:, :, : spurious.shape[1]], spurious, alpha=-1)
+        if self.responses:
+            spurious = self.cross[sign][layer].value
+            found = _mean(_split(x.weighted, sign), eps) / 2
+            found[:, :, : spurious.shape[2]] -= known[:, :, : spurious.shape[1]] @ spurious
+        else:
+            found = x.value.new_zeros(*x.value.shape[:2], eps.shape[1])
+        if keep:
+            self.found[sign][layer].append(found)
+        return found
 
     def kernels(self, sign: int) -> torch.Tensor:
         """A (sign -1) or B (+1) over (n, L, times of x, times of the partner)."""
@@ -256,12 +300,11 @@ class GaussianSites:
         drawn = known @ self.inputs + self._unseen(left)
         return torch.cat([drawn, drawn], 2)
 
-    def look(self, layer: int, phi: Seen) -> torch.Tensor:
+    def look(self, layer: int, phi: Seen) -> tuple[torch.Tensor, torch.Tensor | None]:
         own = self.phi[layer]
-        known, rest = _deflate(phi.value, own.basis.value, self.weights, 2)
-        drawn = known @ own.eps.value + self._unseen(_mean(_times(rest, self.weights), rest))
-        response = self._response(layer, phi, known, self.g[layer], -1)
-        return torch.cat([drawn, drawn], 2) + response @ self.g[layer].basis.value
+        known, left = own.project(phi, self.weights)
+        drawn = known @ own.eps.value + self._unseen(left)
+        return self._answer(drawn, self._response(layer, phi, known, self.g[layer], -1, keep=False), self.g[layer], +1)
 
     def _unseen(self, covariance: torch.Tensor) -> torch.Tensor:
         lam, vectors = _eigh(covariance)

@@ -70,6 +70,10 @@ class Problem:
         """gamma_0 a(t,s) m_nu(s) for s < t, (1 or n, t, P)."""
         return self.gamma0 * self.a[:, t, :t, None] * self.batch[:t]
 
+    def decay(self, t: int) -> torch.Tensor:
+        """d(t) (1 or n,)."""
+        return self.d[:, t]
+
     def at_depth(self, depth: int) -> Problem:
         """The same problem at finite `depth`. Every alpha > 1/2 has the limit of alpha = 1, reached fastest there."""
         alpha = 1.0 if self.alpha > 0.5 else self.alpha
