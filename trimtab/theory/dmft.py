@@ -168,12 +168,13 @@ def _layout(task: Problem, samples) -> tuple[int, int]:
 
 
 def memory_bytes(task: Problem, size: int) -> int:
-    """Most that one block of `size` samples can take: histories, bases with their noise at full rank, kernels."""
+    """Most that one block of `size` samples can take: histories, noise at full rank, bases in terms of the past, kernels."""
     points, gradients, depth, times = task.points, task.points * task.outputs, max(_depths(task)), task.steps + 1
     histories = (depth + 1) * times * (points + gradients) * size
-    bases = depth * times * (points + gradients) * (size + size // 2)
+    noise = depth * min(times * (points + gradients), size) * size  # and again among all that is orthogonal
+    bases = depth * times**2 * (points**2 + gradients**2) + _exact(task) * noise
     kernels = 4 * (sum(_depths(task)) + len(_depths(task))) * (times * points) ** 2 * 2  # Phi, G, A, B of a block, and their means
-    return 8 * (histories + min(bases, depth * 2 * size * (size + size // 2)) + kernels)
+    return 8 * (histories + noise + bases + kernels)
 
 
 def _ticker(progress, total: int) -> Callable[[], None]:
