@@ -141,11 +141,14 @@ class _Blocks:
                     average.add([level[i][block] for level in ladder])
 
 
-def _layout(task: Problem, samples) -> tuple[int, int]:
+def _layout(task: Problem, samples, seed) -> tuple[int, int]:
     """(number of blocks, samples per block), or an error."""
     problems = []
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
+        problems.append(f"seed: must be an integer >= 0, got {seed!r}.")
     if isinstance(samples, bool) or not isinstance(samples, (int, np.integer)) or samples < 2:
-        raise faults("1 fault in the arguments", [f"samples: must be an even integer >= 2, got {samples!r}."])
+        problems.append(f"samples: must be an even integer >= 2, got {samples!r}.")
+        raise faults(f"{len(problems)} fault{'s'[: len(problems) > 1]} in the arguments", problems)
     points, outputs, depth = task.points, task.outputs, max(_depths(task))
     if _exact(task):
         directions = 1 + points + task.tests * (depth + 1) + depth * (task.steps + 1) * points
@@ -163,7 +166,7 @@ def _layout(task: Problem, samples) -> tuple[int, int]:
         if size < least:
             problems.append(f"samples: {points} points and {outputs} outputs need at least {2 * least} samples, got {samples}.")
     if problems:
-        raise faults("1 fault in the arguments", problems)
+        raise faults(f"{len(problems)} fault{'s'[: len(problems) > 1]} in the arguments", problems)
     return blocks, size
 
 
@@ -218,9 +221,9 @@ def solve(
         x, y, depth=depth, activation=activation, lr=lr, steps=steps, gamma0=gamma0, alpha=alpha, beta=beta, loss=loss, momentum=momentum,
         weight_decay=weight_decay, batches=batches, x_test=x_test,
     )  # fmt: skip
-    if rtol is not None and not 0 < rtol < 1:
+    if rtol is not None and not (isinstance(rtol, (int, float, np.number)) and 0 < rtol < 1):
         raise faults("1 fault in the arguments", [f"rtol: must be between 0 and 1, got {rtol!r}."])
-    blocks, size = _layout(task, samples)
+    blocks, size = _layout(task, samples, seed)
     _announce(task, blocks, size, progress)
     drawn = _Blocks([task], size, responses, progress, blocks)
     drawn.draw(seed, blocks)
@@ -237,7 +240,7 @@ def solve_rates(x, y, *, rates, samples=8000, seed=0, responses=True, progress=F
     True
     """
     tasks = [problem(x, y, lr=rate, **case) for rate in rates]
-    blocks, size = _layout(tasks[0], samples)
+    blocks, size = _layout(tasks[0], samples, seed)
     abreast = max(1, min(len(tasks), _SIDE_BY_SIDE // (blocks * memory_bytes(tasks[0], size))))
     found = []
     for start in range(0, len(tasks), abreast):

@@ -282,10 +282,7 @@ class GaussianSites:
     def kernels(self, sign: int) -> torch.Tensor:
         """A (sign -1) or B (+1) over (n, L, times of x, times of the partner)."""
         partners, size = (self.g, self.phi) if sign < 0 else (self.phi, self.g), len(self.start)
-        made = [
-            torch.cat([response @ partner.makeup.value[:, : response.shape[2]] for response in found], 1)
-            for found, partner in zip(self.found[sign], partners[0], strict=True)
-        ]
+        made = [torch.cat([response @ partner.makeup.value[:, : response.shape[2]] for response in found], 1) for found, partner in zip(self.found[sign], partners[0], strict=True)]
         full = self.start.new_zeros(size, len(made), partners[1][0].makeup.value.shape[2], made[0].shape[2])
         full[:, :, : made[0].shape[1]] = torch.stack(made, 1)
         return full

@@ -80,13 +80,20 @@ class Problem:
         return replace(self, depth=depth, alpha=alpha)
 
 
+def _kind(value) -> str:
+    return f"an array of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
+
+
 def _array(name: str, value, problems: list[str]) -> np.ndarray | None:
     if isinstance(value, torch.Tensor):
-        value = value.detach().cpu().numpy()
+        value = value.detach().cpu()
+        value = (value if value.is_complex() else value.double()).numpy()
     try:
+        if value is None or np.iscomplexobj(value):
+            raise TypeError
         array = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
-        problems.append(f"{name}: must be numbers in a rectangular array, got {type(value).__name__}.")
+        problems.append(f"{name}: must be real numbers in a rectangular array, got {_kind(value)}.")
         return None
     if not np.isfinite(array).all():
         problems.append(f"{name}: must be finite, {int((~np.isfinite(array)).sum())} of {array.size} entries are not.")
@@ -182,7 +189,7 @@ def problem(
         x = None
     single = True
     if y is not None and x is not None:
-        if y.ndim not in (1, 2) or len(y) != len(x):
+        if y.ndim not in (1, 2) or len(y) != len(x) or y.size == 0:
             problems.append(f"y: needs one target per row of x, x is (P, D) = {x.shape}, y is {y.shape}.")
         elif loss in LOSSES:
             y, single = _targets(y, loss, problems)
