@@ -62,7 +62,7 @@ def test_error_halves_with_four_times_the_samples(x, y):
     for samples in (4000, 16000):
         runs = np.stack([solve(x, y, **CASE | {"samples": samples, "seed": seed, "steps": 6}).f for seed in range(16)])
         scatter.append(np.sqrt(runs.var(0, ddof=1).mean()))
-    assert np.log2(scatter[0] / scatter[1]) == pytest.approx(1, abs=0.5)
+    assert 0.5 < np.log2(scatter[0] / scatter[1]) < 1.5
 
 
 def test_the_start_is_exact(x, y):
@@ -178,13 +178,12 @@ def test_memory_is_stated_and_progress_told(x, y, caplog):
 
 @pytest.mark.full
 def test_a_long_run_does_not_drift(x, y):
-    """T = 200, loss 1e-15: the NTK trace moves no more than the ensemble's after step 50, and is the ensemble's within 2 % or error bars."""
+    """T = 200, loss 1e-15: the NTK trace moves no more than the ensemble's after step 50, and is the ensemble's within 2 %."""
     case = {"depth": 4, "activation": "tanh", "lr": 0.5, "steps": 200}
     theory, nets = solve(x, y, samples=16000, **case), simulate(x, y, width=1000, seeds=16, dtype=torch.float32, **case)
     ours, theirs = (np.trace(run.ntk, axis1=1, axis2=2) for run in (theory, nets))
     assert abs(ours[200] / ours[50] - theirs[200] / theirs[50]) < 0.002
-    combined = np.hypot(*(np.trace(run.stderr.ntk[-1]) for run in (theory, nets)))
-    assert abs(ours[-1] - theirs[-1]) < max(0.02 * theirs[-1], 2 * combined)
+    assert abs(ours[200] / theirs[200] - 1) < 0.02
 
 
 FULL = {

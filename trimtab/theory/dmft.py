@@ -228,7 +228,7 @@ def solve(
     drawn = _Blocks([task], size, responses, progress, blocks)
     drawn.draw(seed, blocks)
     if rtol is not None and not _exact(task):
-        drawn = _refine(drawn, seed, rtol, limit=_GROWTH * samples)
+        drawn = _refine(drawn, seed, float(rtol), limit=_GROWTH * samples)
     return drawn.averages[0].trajectory()
 
 
