@@ -196,13 +196,13 @@ class Crossing:
     def extend(self, older: Field, past: torch.Tensor, eps: torch.Tensor, weights: torch.Tensor | None, sign: int) -> None:
         """Noise has been drawn: `eps` (n, q, H) has new rows. `past`: x(0..t) of v's field."""
         count, rows, columns = self.value.shape
-        if eps.shape[1] == columns or not older.seen:
+        if eps.shape[1] == columns:
             return
         grown = self.value.new_zeros(count, older.eps.count, eps.shape[1])
         grown[:, :rows, :columns] = self.value
-        half, new = eps.shape[2], _times(eps[:, columns:], weights)
-        past = past[:, : older.seen]
-        grown[:, :, columns:] = (older.correlate(past[:, :, :half], new) + sign * older.correlate(past[:, :, half:], new)) / (2 * half)
+        if older.seen:  # nothing is older than the first noise, whose columns stay 0
+            half, new, past = eps.shape[2], _times(eps[:, columns:], weights), past[:, : older.seen]
+            grown[:, :, columns:] = (older.correlate(past[:, :, :half], new) + sign * older.correlate(past[:, :, half:], new)) / (2 * half)
         self.value = grown
 
 
