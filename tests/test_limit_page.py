@@ -38,6 +38,7 @@ def test_in_a_browser(page_path, tmp_path, width, scheme):
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert page.locator(".plot .main-svg").count() >= plots.count()
         assert page.locator("table").count() >= 3 and "nan" not in page.locator("body").inner_text().lower().split()
+        assert page.locator("caption", has_text="Best rate").count() == 1
         image = page.screenshot(path=tmp_path / f"limit-{width}.png", full_page=True)
         assert len(image) > 20_000
         browser.close()
