@@ -87,28 +87,28 @@ def test_stderr_is_honest_near_the_edge(x, y):
     assert 0.75 < stated / seen < 3.5
 
 
-def test_only_what_is_older_than_the_noise_is_subtracted():
-    """D of a response is zero wherever the basis came after the noise: nothing a response could be is taken from it, also when steps draw no noise."""
-    x, y = 4 * np.eye(2), np.array([1.0, -1.0])  # saturated: the readout, and g with it, moves before the features do
-    for lr in (0.03, 0.3):
-        task = problem(x, y, depth=2, activation="tanh", lr=lr, steps=12)
-        sites = GaussianSites(task, 400, [0, 1], responses=True, tol=1e-3, share=0.5, passes=1)
-        born: dict[int, list[list[int]]] = {-1: [[], []], 1: [[], []]}  # when each direction of phi (-1) and g (+1) was drawn
-        clock = 0
+@pytest.mark.parametrize("lr", [0.03, 0.3])
+def test_only_what_is_older_than_the_noise_is_subtracted(lr):
+    """D of a response is zero wherever the basis came after the noise: nothing a response could be is taken from it."""
+    task = problem(4 * np.eye(2), [1.0, -1.0], depth=2, activation="tanh", lr=lr, steps=12)
+    sites = GaussianSites(task, 400, [0, 1], responses=True, tol=1e-3, share=0.5, passes=1)
+    born: dict[int, list[list[int]]] = {-1: [[], []], 1: [[], []]}  # when each direction of phi (-1) and g (+1) was drawn
+    clock = 0
 
-        def watch(send, sign, fields):
-            def sent(layer, seen):
-                nonlocal clock
-                clock += 1
-                found = send(layer, seen)
-                born[sign][layer] += [clock] * (fields[layer].eps.count - len(born[sign][layer]))
-                return found
+    def watch(send, sign, fields):
+        def sent(layer, seen):
+            nonlocal clock
+            clock += 1
+            found = send(layer, seen)
+            born[sign][layer] += [clock] * (fields[layer].eps.count - len(born[sign][layer]))
+            return found
 
-            return sent
+        return sent
 
-        sites.forward, sites.backward = watch(sites.forward, -1, sites.phi), watch(sites.backward, 1, sites.g)
-        run(task, sites)
-        for sign, layer in ((s, i) for s in (-1, 1) for i in range(2)):
+    sites.forward, sites.backward = watch(sites.forward, -1, sites.phi), watch(sites.backward, 1, sites.g)
+    run(task, sites)
+    for sign in (-1, 1):
+        for layer in range(2):
             spurious = sites.cross[sign][layer].value
             for row, column in np.argwhere(spurious.abs().amax(0).numpy() > 1e-12):
                 assert born[sign][layer][row] < born[-sign][layer][column]
