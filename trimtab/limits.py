@@ -348,10 +348,10 @@ def optimum(x, y, *, rates, depth: float, widths: Sequence[int], networks: int =
     >>> [row["width"] for row in found.rows]
     [inf, 16, 32]
     """
-    solver = linear if case["activation"] == "linear" else functools.partial(solve, samples=samples, seed=seed)
+    own: dict[str, Any] = {"solver": linear} if case["activation"] == "linear" else {"samples": samples, "seed": seed}
     widths = sorted(widths)
     deep = 16 if math.isinf(depth) else int(depth)
-    runs = {math.inf: sweep_rates(x, y, rates=rates, depth=depth, refine=refine, solver=solver, **case)}
+    runs = {math.inf: sweep_rates(x, y, rates=rates, depth=depth, refine=refine, **own, **case)}
     for i, w in enumerate(widths):
         nets = functools.partial(simulate, width=w, seeds=max(BLOCKS, round(networks * widths[0] / w)), seed=(seed + i + 1) * 10**6)
         runs[w] = sweep_rates(x, y, rates=rates, depth=deep, refine=refine, solver=nets, **case)

@@ -6,6 +6,9 @@ import pytest
 import torch
 
 from trimtab.theory import lazy, linear, simulate, solve
+from trimtab.theory.dynamics import run
+from trimtab.theory.fields import GaussianSites
+from trimtab.theory.problem import problem
 
 CASE = {"depth": 3, "activation": "tanh", "lr": 0.4, "steps": 10, "samples": 4000}
 
@@ -62,7 +65,7 @@ def test_error_halves_with_four_times_the_samples(x, y):
     for samples in (4000, 16000):
         runs = np.stack([solve(x, y, **CASE | {"samples": samples, "seed": seed, "steps": 6}).f for seed in range(16)])
         scatter.append(np.sqrt(runs.var(0, ddof=1).mean()))
-    assert np.log2(scatter[0] / scatter[1]) == pytest.approx(1, abs=0.5)
+    assert 0.5 < np.log2(scatter[0] / scatter[1]) < 1.5
 
 
 def test_the_start_is_exact(x, y):
@@ -75,13 +78,41 @@ def test_the_start_is_exact(x, y):
 
 def test_stderr_is_honest_near_the_edge(x, y):
     """ReLU, gamma_0 = 3, L = 5, T = 20, where Monte-Carlo noise is amplified: the stated errors are those of repeated solves."""
-    case = {"depth": 5, "activation": "relu", "gamma0": 3.0, "lr": 0.25, "steps": 20, "samples": 4000}
-    runs = [solve(x, y, seed=seed, **case) for seed in range(8)]
+    case = {"depth": 5, "activation": "relu", "gamma0": 3.0, "lr": 0.25, "steps": 20, "samples": 2000}
+    runs = [solve(x, y, seed=seed, **case) for seed in range(16)]
     seen = np.sqrt(np.mean(np.var([run.f for run in runs], axis=0, ddof=1)))
     stated = np.sqrt(np.mean([run.stderr.f**2 for run in runs]))
     assert seen > 3e-3  # it is a noisy case
-    # 4 blocks have 3 degrees of freedom, 8 solves 7: stated errors carry a factor 1.65 for that, and must not fall short
+    # 4 blocks have 3 degrees of freedom, 16 solves 15: stated errors carry a factor 1.65 for that, and must not fall short
     assert 0.75 < stated / seen < 3.5
+
+
+@pytest.mark.parametrize("lr", [0.03, 0.3])
+def test_only_what_is_older_than_the_noise_is_subtracted(lr):
+    """D of a response is zero wherever the basis came after the noise: nothing a response could be is taken from it."""
+    task = problem(4 * np.eye(2), [1.0, -1.0], depth=2, activation="tanh", lr=lr, steps=12)
+    sites = GaussianSites(task, 400, [0, 1], responses=True, tol=1e-3, share=0.5, passes=1)
+    born: dict[int, list[list[int]]] = {-1: [[], []], 1: [[], []]}  # when each direction of phi (-1) and g (+1) was drawn
+    clock = 0
+
+    def watch(send, sign, fields):
+        def sent(layer, seen):
+            nonlocal clock
+            clock += 1
+            found = send(layer, seen)
+            born[sign][layer] += [clock] * (fields[layer].eps.count - len(born[sign][layer]))
+            return found
+
+        return sent
+
+    sites.forward, sites.backward = watch(sites.forward, -1, sites.phi), watch(sites.backward, 1, sites.g)
+    run(task, sites)
+    for sign in (-1, 1):
+        for layer in range(2):
+            spurious = sites.cross[sign][layer].value
+            for row, column in np.argwhere(spurious.abs().amax(0).numpy() > 1e-12):
+                assert born[sign][layer][row] < born[-sign][layer][column]
+            assert sign > 0 or spurious.abs().max() > 1e-3
 
 
 def agree(theory, nets, distance):
@@ -173,18 +204,17 @@ def test_memory_is_stated_and_progress_told(x, y, caplog):
     with caplog.at_level(logging.INFO, "trimtab.theory"):
         solve(x, y, progress=lambda done, total: seen.append((done, total)), **CASE)
     assert "GiB" in caplog.text and "4 blocks of 1000 samples" in caplog.text
-    assert seen[0] == (1, 44) and seen[-1] == (44, 44)
+    assert seen[0] == (1, 11) and seen[-1] == (11, 11)  # the blocks go side by side
 
 
 @pytest.mark.full
 def test_a_long_run_does_not_drift(x, y):
-    """T = 200, loss 1e-15: the NTK trace moves no more than the ensemble's after step 50, and is the ensemble's within 2 % or error bars."""
+    """T = 200, loss 1e-15: the NTK trace moves no more than the ensemble's after step 50, and is the ensemble's within 2 %."""
     case = {"depth": 4, "activation": "tanh", "lr": 0.5, "steps": 200}
     theory, nets = solve(x, y, samples=16000, **case), simulate(x, y, width=1000, seeds=16, dtype=torch.float32, **case)
     ours, theirs = (np.trace(run.ntk, axis1=1, axis2=2) for run in (theory, nets))
     assert abs(ours[200] / ours[50] - theirs[200] / theirs[50]) < 0.002
-    combined = np.hypot(*(np.trace(run.stderr.ntk[-1]) for run in (theory, nets)))
-    assert abs(ours[-1] - theirs[-1]) < max(0.02 * theirs[-1], 2 * combined)
+    assert abs(ours[200] / theirs[200] - 1) < 0.02
 
 
 FULL = {

@@ -23,6 +23,9 @@ FAULTS = {
     "got 2.5": {"depth": 2.5},
     "alpha >= 1/2": {"depth": math.inf, "alpha": 0.3},
     "entries are not": {"x": np.full((2, 3), np.nan)},
+    "x: must be real numbers in a rectangular array, got NoneType": {"x": None},
+    "got an array of complex128": {"x": np.ones((2, 3), complex)},
+    "y is (2, 0)": {"y": np.ones((2, 0))},
     "one of relu": {"activation": "silly"},
     "must be >= 0 and not all 0": {"lr": -0.1},
     "one per step: steps = 4": {"lr": [0.1, 0.2]},
@@ -58,8 +61,22 @@ def test_samples_too_few():
         solve(**GOOD | {"x": np.eye(2), "activation": "linear", "depth": 1, "steps": 7, "samples": 20})
     with pytest.raises(InputError, match="need at least"):
         solve(**GOOD, samples=20)
-    with pytest.raises(InputError, match="rtol"):
-        solve(**GOOD, rtol=2.0)
+    for rtol in (2.0, 0, math.nan, "a"):
+        with pytest.raises(InputError, match="rtol"):
+            solve(**GOOD, rtol=rtol)
+    for seed in (-1, 1.5, None):
+        with pytest.raises(InputError, match="seed: must be an integer >= 0"):
+            solve(**GOOD, seed=seed)
+    with pytest.raises(InputError, match="2 faults"):
+        solve(**GOOD, seed=-1, samples=0)
+
+
+def test_tensors_of_any_kind_are_read():
+    import torch
+
+    found = [solve(**GOOD | {"x": torch.ones(2, 3, dtype=kind), "samples": 400}).f for kind in (torch.float64, torch.bfloat16, torch.int64)]
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], found[2])
 
 
 def test_memory_of_the_optimizer_is_that_of_torch():

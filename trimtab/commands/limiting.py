@@ -28,6 +28,7 @@ TEXT = (
     "Networks of every width and depth were trained beside the solved dynamical mean field theory. Mean output: how far the mean over networks is from the limit, over the whole"
     " trajectory. Scatter: how far one network is from their mean. Mean loss: after the last step. All relative to the limit; infinite widths are compared with infinite depth."
 )
+TITLES = ("How fast errors fall", "Distance from the limit, ± one standard error (infinite widths: from infinite depth)", "Best rate")
 SHORT = {"mean output": "output", "mean loss": "loss", "one network": "scatter"}
 PAGE = {"converges": "transfers", "contradicts": "drifts", "cannot tell": "cannot tell"}
 
@@ -128,8 +129,12 @@ def section(found: Limit, command: Command) -> dict[str, Any]:
     from trimtab.limits import plain
 
     title = f"The infinite network: {command.activation}, {command.points} points of {command.data}, rate {command.lr:g}, {command.steps} steps"
+    return plain({"title": title, "verdict": found.verdict, "text": TEXT, "figures": found.figures(), "tables": _tables(found)})
+
+
+def _tables(found: Limit) -> list[dict[str, Any]]:
     tables = [_rates(found), _sizes(found)] + ([_optima(found)] if found.optimum is not None else [])
-    return plain({"title": title, "verdict": found.verdict, "text": TEXT, "figures": found.figures(), "tables": tables})
+    return [table | {"title": title} for title, table in zip(TITLES, tables, strict=False)]
 
 
 def _number(x: float, form: str = ".3g") -> str:
@@ -184,10 +189,8 @@ def _optima(found: Limit) -> dict[str, Any]:
 def shown(found: Limit) -> RenderableType:
     """What the terminal shows: the bound first, then rates, then sizes."""
     parts: list[RenderableType] = [Text(sentence(found), style=f"bold {COLOUR[found.verdict]}")]
-    titles = ["How fast errors fall", "Distance from the limit, ± one standard error (infinite widths: from infinite depth)", "Best rate"]
-    tables = [_rates(found), _sizes(found)] + ([_optima(found)] if found.optimum is not None else [])
-    for title, content in zip(titles, tables, strict=False):
-        table = Table(title=Text(title, style="bold"), title_justify="left", title_style="", box=None, pad_edge=False, header_style="dim")
+    for content in _tables(found):
+        table = Table(title=Text(content["title"], style="bold"), title_justify="left", title_style="", box=None, pad_edge=False, header_style="dim")
         for name in content["columns"]:
             table.add_column(name, justify="left" if name in ("quantity", "over", "exponent (95 %)", "") else "right", no_wrap=True)
         for row in content["rows"]:

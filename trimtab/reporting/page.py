@@ -290,10 +290,11 @@ def _tabled(table: Any) -> dict[str, Any]:
     if isinstance(table, pd.DataFrame):
         table = table.to_dict("records")
     if isinstance(table, Mapping):
-        return {"columns": [str(c) for c in table.get("columns", [])], "rows": [[_shown(v) for v in row] for row in table.get("rows", [])]}
+        shown = {"columns": [str(c) for c in table.get("columns", [])], "rows": [[_shown(v) for v in row] for row in table.get("rows", [])]}
+        return shown | {"title": str(table.get("title", ""))}
     rows = list(table)
     columns = list(rows[0]) if rows else []
-    return {"columns": [str(c) for c in columns], "rows": [[_shown(row.get(c)) for c in columns] for row in rows]}
+    return {"columns": [str(c) for c in columns], "rows": [[_shown(row.get(c)) for c in columns] for row in rows], "title": ""}
 
 
 def _shown(value: Any) -> str:

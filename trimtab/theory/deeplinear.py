@@ -69,8 +69,8 @@ def _solve(task: Problem, responses: bool) -> dict[str, Any]:
     w0[:, sources.blocks[1]] = torch.eye(outputs, dtype=torch.float64)
     end = times
     for t in range(times):
-        decay = float(task.d[t])
-        pull = task.drive(t)[:, :, None] * delta[:t]  # (t, P, C)
+        decay = float(task.d[0, t])
+        pull = task.drive(t)[0, :, :, None] * delta[:t]  # (t, P, C)
         here, past = slice(t * total, (t + 1) * total), slice(0, t * total)
         upto = slice(0, (t + 1) * total)
         size = points * outputs

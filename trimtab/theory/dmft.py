@@ -14,6 +14,7 @@ import math
 import sys
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from trimtab.theory.results import Moments, Stderr, Trajectory, public_fields, r
 _BLOCK = 2000  # samples per block to start with: the bias of a block is O(rank / samples), here below its scatter
 _LADDER = (4, 8, 16)  # depths extrapolated to infinity
 _TOL, _TOL_LINEAR = 1e-3, 1e-14  # smallest new direction kept, relative to the field's variance
+_SIDE_BY_SIDE = 2**28  # bytes: small blocks share the overhead, large ones go one by one
 _GROWTH = 64  # rtol may use this many times the samples asked for
 _ERRORS = ("f", "loss", "ntk", "f_test")
 _log = logging.getLogger("trimtab.theory")
@@ -45,36 +47,35 @@ def _depths(task: Problem) -> tuple[int, ...]:
     return _LADDER if math.isinf(task.depth) else (int(task.depth),)
 
 
-def _block(task: Problem, samples: int, seed: int, responses: bool, tick, anchor: Anchor | None) -> dict:
-    """One independent solution at finite depth."""
-    tol, share = (_TOL_LINEAR, 1.0) if _exact(task) else (_TOL, 0.5)
-    sites = GaussianSites(task, samples, seed, responses=responses, tol=tol, share=share, anchor=anchor)
+def _together(tasks: list[Problem], samples: int, seeds: list[int], responses: bool, tick, anchor: Anchor | None) -> list[list[dict]]:
+    """Independent solutions at finite depth, side by side: for each task (they differ in their rates) one for each seed, the same noise for all."""
+    both = replace(tasks[0], a=torch.cat([task.a for task in tasks for _ in seeds]), d=torch.cat([task.d for task in tasks for _ in seeds]))
+    tol, share, passes = (_TOL_LINEAR, 1.0, 2) if _exact(both) else (_TOL, 0.5, 1)
+    sites = GaussianSites(both, samples, seeds * len(tasks), responses=responses, tol=tol, share=share, passes=passes, anchor=anchor)
     try:
-        result = run(task, sites, tick)
+        result = run(both, sites, tick)
     except Unreachable:
-        return _block(task, samples, seed, responses, tick, None)
-    end = int(result.diverged[0])
-    found = public_fields(task, result.f[0], result.phi[0], result.g[0]) | responses_of(task, sites.a, sites.b, end)
-    return found | {"diverged": end if end <= task.steps else None}
+        return _together(tasks, samples, seeds, responses, tick, None)
+    a, b = sites.kernels(-1), sites.kernels(+1)
+    found = []
+    for i, end in enumerate(result.diverged.tolist()):
+        fields = public_fields(both, result.f[i], result.phi[i], result.g[i]) | responses_of(both, a[i], b[i], end)
+        found.append(fields | {"diverged": end if end <= both.steps else None})
+    return [found[i : i + len(seeds)] for i in range(0, len(found), len(seeds))]
 
 
 class _Average:
-    """Mean and error bars over blocks, taken in one at a time."""
+    """Mean and error bars of one task over blocks, taken in one at a time."""
 
-    def __init__(self, task: Problem, size: int, responses: bool, tick):
-        self.task, self.size, self.responses, self.tick = task, size, responses, tick
-        self.levels = [task.at_depth(depth) if math.isinf(task.depth) else task for depth in _depths(task)]
-        self.anchors = [Anchor(level) if not _exact(task) and Anchor.fits(level, size // 2) else None for level in self.levels]
+    def __init__(self, task: Problem, size: int):
+        self.task, self.size = task, size
         self.moments: dict[str, Moments] = {}
         self.left: dict[str, Moments] = {}
         self.diverged: int | None = None
         self.count = 0
 
-    def add(self, seed: int) -> None:
-        ladder = [
-            _block(level, self.size, (seed * 2**12 + self.count) * 8 + i, self.responses, self.tick, anchor)
-            for i, (level, anchor) in enumerate(zip(self.levels, self.anchors, strict=True))
-        ]
+    def add(self, ladder: list[dict]) -> None:
+        """One block at each depth."""
         found, left = extrapolate(ladder, order=1) if len(ladder) > 1 else (ladder[0], {})
         end = found.pop("diverged")
         if end is not None:
@@ -115,11 +116,39 @@ class _Average:
         )  # fmt: skip
 
 
-def _layout(task: Problem, samples) -> tuple[int, int]:
+class _Blocks:
+    """Draws blocks of `size` samples for tasks that differ in their rates only, as many at a time as stay within `_SIDE_BY_SIDE` bytes."""
+
+    def __init__(self, tasks: list[Problem], size: int, responses: bool, progress, blocks: int):
+        self.size, self.responses, self.progress = size, responses, progress
+        self.averages = [_Average(task, size) for task in tasks]
+        self.levels = [[task.at_depth(depth) if math.isinf(task.depth) else task for task in tasks] for depth in _depths(tasks[0])]
+        exact = _exact(tasks[0])
+        self.anchors = [Anchor(level[0]) if not exact and Anchor.fits(level[0], size // 2) else None for level in self.levels]
+        self.width = max(1, min(blocks, _SIDE_BY_SIDE // (len(tasks) * memory_bytes(tasks[0], size))))
+        self.tick = _ticker(progress, math.ceil(blocks / self.width) * len(self.levels) * (tasks[0].steps + 1))
+
+    def draw(self, seed: int, blocks: int) -> None:
+        """Up to `blocks` blocks in all."""
+        while (done := self.averages[0].count) < blocks:
+            chosen = range(done, min(done + self.width, blocks))
+            ladder = [
+                _together(level, self.size, [(seed * 2**12 + block) * 8 + i for block in chosen], self.responses, self.tick, anchor)
+                for i, (level, anchor) in enumerate(zip(self.levels, self.anchors, strict=True))
+            ]
+            for i, average in enumerate(self.averages):
+                for block in range(len(chosen)):
+                    average.add([level[i][block] for level in ladder])
+
+
+def _layout(task: Problem, samples, seed) -> tuple[int, int]:
     """(number of blocks, samples per block), or an error."""
     problems = []
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
+        problems.append(f"seed: must be an integer >= 0, got {seed!r}.")
     if isinstance(samples, bool) or not isinstance(samples, (int, np.integer)) or samples < 2:
-        raise faults("1 fault in the arguments", [f"samples: must be an even integer >= 2, got {samples!r}."])
+        problems.append(f"samples: must be an even integer >= 2, got {samples!r}.")
+        raise faults(f"{len(problems)} fault{'s'[: len(problems) > 1]} in the arguments", problems)
     points, outputs, depth = task.points, task.outputs, max(_depths(task))
     if _exact(task):
         directions = 1 + points + task.tests * (depth + 1) + depth * (task.steps + 1) * points
@@ -137,17 +166,18 @@ def _layout(task: Problem, samples) -> tuple[int, int]:
         if size < least:
             problems.append(f"samples: {points} points and {outputs} outputs need at least {2 * least} samples, got {samples}.")
     if problems:
-        raise faults("1 fault in the arguments", problems)
+        raise faults(f"{len(problems)} fault{'s'[: len(problems) > 1]} in the arguments", problems)
     return blocks, size
 
 
 def memory_bytes(task: Problem, size: int) -> int:
-    """Most that one block of `size` samples can take: histories, bases with their noise at full rank, kernels."""
+    """Most that one block of `size` samples can take: histories, noise at full rank, bases in terms of the past, kernels."""
     points, gradients, depth, times = task.points, task.points * task.outputs, max(_depths(task)), task.steps + 1
     histories = (depth + 1) * times * (points + gradients) * size
-    bases = depth * times * (points + gradients) * (size + size // 2)
+    noise = depth * min(times * (points + gradients), size) * size  # and again among all that is orthogonal
+    bases = depth * times**2 * (points**2 + gradients**2) + _exact(task) * noise
     kernels = 4 * (sum(_depths(task)) + len(_depths(task))) * (times * points) ** 2 * 2  # Phi, G, A, B of a block, and their means
-    return 8 * (histories + min(bases, depth * 2 * size * (size + size // 2)) + kernels)
+    return 8 * (histories + noise + bases + kernels)
 
 
 def _ticker(progress, total: int) -> Callable[[], None]:
@@ -191,38 +221,58 @@ def solve(
         x, y, depth=depth, activation=activation, lr=lr, steps=steps, gamma0=gamma0, alpha=alpha, beta=beta, loss=loss, momentum=momentum,
         weight_decay=weight_decay, batches=batches, x_test=x_test,
     )  # fmt: skip
-    if rtol is not None and not 0 < rtol < 1:
+    if rtol is not None and not (isinstance(rtol, (int, float, np.number)) and 0 < rtol < 1):
         raise faults("1 fault in the arguments", [f"rtol: must be between 0 and 1, got {rtol!r}."])
-    blocks, size = _layout(task, samples)
-    needed = f"{blocks} blocks of {size} samples, at most {memory_bytes(task, size) / 2**30:.2g} GiB"
+    blocks, size = _layout(task, samples, seed)
+    _announce(task, blocks, size, progress)
+    drawn = _Blocks([task], size, responses, progress, blocks)
+    drawn.draw(seed, blocks)
+    if rtol is not None and not _exact(task):
+        drawn = _refine(drawn, seed, float(rtol), limit=_GROWTH * samples)
+    return drawn.averages[0].trajectory()
+
+
+def solve_rates(x, y, *, rates, samples=8000, seed=0, responses=True, progress=False, **case) -> list[Trajectory]:
+    r"""`solve` at each of `rates` (each a float or one per step), side by side and with the same noise. `case`: arguments of `solve`.
+
+    >>> slow, fast = solve_rates([[1.0, 1.0]], [1.0], rates=[0.1, 0.2], depth=1, activation="tanh", steps=2, samples=400)
+    >>> bool(slow.f[1, 0] < fast.f[1, 0])
+    True
+    """
+    tasks = [problem(x, y, lr=rate, **case) for rate in rates]
+    blocks, size = _layout(tasks[0], samples, seed)
+    abreast = max(1, min(len(tasks), _SIDE_BY_SIDE // (blocks * memory_bytes(tasks[0], size))))
+    found = []
+    for start in range(0, len(tasks), abreast):
+        drawn = _Blocks(tasks[start : start + abreast], size, responses, progress, blocks)
+        drawn.draw(seed, blocks)
+        found += [average.trajectory() for average in drawn.averages]
+    return found
+
+
+def _announce(task: Problem, blocks: int, size: int, progress) -> None:
+    side = max(1, min(blocks, _SIDE_BY_SIDE // memory_bytes(task, size)))
+    needed = f"{blocks} blocks of {size} samples, at most {side * memory_bytes(task, size) / 2**30:.2g} GiB"
     _log.info(needed)
     if progress is True:
         print(f"solve: {needed}", file=sys.stderr)
-    tick = _ticker(progress, blocks * len(_depths(task)) * (task.steps + 1))
-    average = _Average(task, size, responses, tick)
-    for _ in range(blocks):
-        average.add(seed)
-    if rtol is None or _exact(task):
-        return average.trajectory()
-    return _refine(average, seed, rtol, limit=_GROWTH * samples)
 
 
-def _refine(average: _Average, seed: int, rtol: float, limit: int) -> Trajectory:
+def _refine(drawn: _Blocks, seed: int, rtol: float, limit: int) -> _Blocks:
     """More blocks until |stderr| <= rtol |f|; larger ones while they scatter so much that their bias, of second order, would matter."""
-    while (error := average.relative_error()) > rtol and average.diverged is None:
-        size, scatter = average.size, error * math.sqrt(average.count)
+    while (error := drawn.averages[0].relative_error()) > rtol and drawn.averages[0].diverged is None:
+        average, size = drawn.averages[0], drawn.size
+        scatter = error * math.sqrt(average.count)
         if scatter**2 > rtol and 4 * 2 * size <= limit:
-            average = _Average(average.task, 2 * size, average.responses, average.tick)
-            blocks = 4
+            drawn, blocks = _Blocks([average.task], 2 * size, drawn.responses, drawn.progress, 4), 4
         else:
             blocks = min(math.ceil(average.count * (error / rtol) ** 2 * 1.1), limit // size)
-        if blocks <= average.count:
-            warnings.warn(
-                f"rtol = {rtol:g} was not reached: |stderr|/|f| = {error:.2g} at {average.count * size} samples, {_GROWTH} times those asked for."
-                " Pass more samples, or a looser rtol.",
-                stacklevel=3,
-            )
-            break
-        while average.count < blocks:
-            average.add(seed)
-    return average.trajectory()
+            if blocks <= average.count:
+                warnings.warn(
+                    f"rtol = {rtol:g} was not reached: |stderr|/|f| = {error:.2g} at {average.count * size} samples, {_GROWTH} times those asked for."
+                    " Pass more samples, or a looser rtol.",
+                    stacklevel=3,
+                )
+                break
+        drawn.draw(seed, blocks)
+    return drawn

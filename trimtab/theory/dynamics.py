@@ -16,7 +16,7 @@ against autograd and torch.optim.SGD is a test of both. Several outputs give g, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -30,30 +30,43 @@ class Diverged(Exception):
     """The fields are no longer finite."""
 
 
+class Seen(NamedTuple):
+    """A field x of this step (n, k, S), the same times the sites' weights, its kernel with the training points' past and present, and E[x x^T]."""
+
+    value: torch.Tensor
+    weighted: torch.Tensor
+    row: torch.Tensor  # (n, k, (t+1) k)
+    gram: torch.Tensor  # (n, k, k)
+
+
 class Sites(Protocol):
     """n ensembles of S sites each, and the initial weights between them."""
 
     start: torch.Tensor  # chi (n, P, S)
     readout: torch.Tensor  # w0 (n, C, S)
-    weights: torch.Tensor | None  # (S,) of mean 1, if averages over sites are weighted
+    weights: torch.Tensor | None  # (n, 1, S) of mean 1, if averages over sites are weighted
+
+    def watch(self, features: list[torch.Tensor], gradients: list[torch.Tensor]) -> None:
+        """Called before step 0 with what will hold phi(h^l) (n, (T+1) P, S) and g^l (n, (T+1) P C, S) of all layers and times."""
+        ...
 
     def settle(self, features: list[torch.Tensor], gradients: list[torch.Tensor]) -> None:
         """Called once, after step 0, with phi(h^l(0)) (n, P, S) and g^l(0) (n, P C, S) of all layers; may set the weights."""
         ...
 
-    def forward(self, layer: int, phi: torch.Tensor) -> torch.Tensor:
-        """U (n, P, S) from phi(h^layer(t)) of the same shape."""
+    def forward(self, layer: int, phi: Seen) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """U (n, P, S) from phi(h^layer(t)) of the same shape; the second, if any, are coefficients of g^{layer+1}(s < t) to be added."""
         ...
 
-    def backward(self, layer: int, g: torch.Tensor) -> torch.Tensor:
-        """Z (n, P C, S) from g^{layer+1}(t) of the same shape."""
+    def backward(self, layer: int, g: Seen) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Z (n, P C, S) from g^{layer+1}(t) of the same shape, and coefficients of phi(h^layer(s <= t))."""
         ...
 
     def test_start(self) -> torch.Tensor:
         """chi (n, Q, S) of the test points, called once per step after the forward pass of the training points."""
         ...
 
-    def look(self, layer: int, phi: torch.Tensor) -> torch.Tensor:
+    def look(self, layer: int, phi: Seen) -> tuple[torch.Tensor, torch.Tensor | None]:
         """U (n, Q, S) of the test points, which leave no trace: what is trained cannot depend on them."""
         ...
 
@@ -71,11 +84,16 @@ class Run:
 
 
 def _record(store: torch.Tensor, layer: int, t: int, row: torch.Tensor) -> None:
-    """Put the kernel of time t against times <= t, (n, P, (t+1) P), and its mirror image."""
+    """Put the kernel of time t against times <= t, (n, P, (t+1) P)."""
     points = row.shape[1]
-    here, past = slice(t * points, (t + 1) * points), slice(0, (t + 1) * points)
-    store[:, layer, here, past] = row
-    store[:, layer, past, here] = row.transpose(1, 2)
+    store[:, layer, t * points : (t + 1) * points, : (t + 1) * points] = row
+
+
+def _mirror(store: torch.Tensor, points: int) -> None:
+    """Fill in times s > t."""
+    for start in range(0, store.shape[2], points):
+        here = slice(start, start + points)
+        store[:, :, :start, here] = store[:, :, here, :start].mT
 
 
 def run(task: Problem, sites: Sites, tick: Callable[[], None] = lambda: None) -> Run:
@@ -83,9 +101,10 @@ def run(task: Problem, sites: Sites, tick: Callable[[], None] = lambda: None) ->
     points, outputs, depth = task.points, task.outputs, int(task.depth)
     count, _, width = sites.start.shape
     result = Run(task, count)
-    features = [sites.start.new_zeros(count, (task.steps + 1) * points, width) for _ in range(depth + 1)]
-    gradients = [sites.start.new_zeros(count, (task.steps + 1) * points * outputs, width) for _ in range(depth + 1)]
+    features = [sites.start.new_empty(count, (task.steps + 1) * points, width) for _ in range(depth + 1)]
+    gradients = [sites.start.new_empty(count, (task.steps + 1) * points * outputs, width) for _ in range(depth + 1)]
     delta = sites.start.new_zeros(count, task.steps + 1, points, outputs)
+    sites.watch(features, gradients)
     zero = None
     for t in range(task.steps + 1):
         try:
@@ -102,6 +121,8 @@ def run(task: Problem, sites: Sites, tick: Callable[[], None] = lambda: None) ->
         if (result.diverged <= t).all():
             break
         tick()
+    for kernel in (result.phi, result.g):
+        _mirror(kernel, points)
     for index, end in enumerate(result.diverged.tolist()):
         if end <= task.steps:
             result.f[index, end:] = float("nan")
@@ -114,6 +135,19 @@ def _weighted(sites: Sites, x: torch.Tensor) -> torch.Tensor:
     return x if sites.weights is None else x * sites.weights
 
 
+def _scaled(x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    """factor x for factors (n,), without a pass over the sites where they are all 1."""
+    return x if bool((factor == 1).all()) else x * factor[:, None, None]
+
+
+def _over_outputs(row: torch.Tensor, points: int, outputs: int) -> torch.Tensor:
+    """Mean over outputs of a kernel row (n, P C, k P C): (n, P, k P)."""
+    if outputs == 1:
+        return row
+    blocks = row.reshape(len(row), points, outputs, -1, outputs)
+    return blocks.diagonal(dim1=2, dim2=4).mean(-1)
+
+
 def _settle(task, sites, result, features, gradients) -> None:
     points, outputs = task.points, task.outputs
     start = [x[:, :points] for x in features], [x[:, : points * outputs] for x in gradients]
@@ -121,74 +155,86 @@ def _settle(task, sites, result, features, gradients) -> None:
     if sites.weights is None:
         return
     for layer, (phi, g) in enumerate(zip(*start, strict=True)):
-        _record(result.phi, layer, 0, _weighted(sites, phi) @ phi.transpose(1, 2) / phi.shape[2])
-        row = _weighted(sites, g) @ g.transpose(1, 2) / g.shape[2]
-        row = row.reshape(-1, points, outputs, points, outputs)
-        _record(result.g, layer, 0, torch.einsum("nmcvc->nmv", row) / outputs)
+        _record(result.phi, layer, 0, _weighted(sites, phi) @ phi.mT / phi.shape[2])
+        _record(result.g, layer, 0, _over_outputs(_weighted(sites, g) @ g.mT / g.shape[2], points, outputs))
 
 
 def _step(task, sites, t, result, features, gradients, delta, zero) -> torch.Tensor:
     points, outputs, depth = task.points, task.outputs, int(task.depth)
     count, _, width = sites.start.shape
-    b, rate, decay = task.branch, task.block_rate, float(task.d[t])
+    b, rate, decay = task.branch, task.block_rate, task.decay(t)
     past, past_g, size = t * points, t * points * outputs, points * outputs
-    pull = task.drive(t)[None, :, :, None] * delta[:, :t]  # q_nu(t,s) of each output, (n, t, P, C)
+    pull = task.drive(t)[..., None] * delta[:, :t]  # q_nu(t,s) of each output, (n, t, P, C)
 
-    def along_gradients(row: torch.Tensor, layer: int) -> torch.Tensor:
-        """sum_{s,nu,c} q kernel(mu; s nu) g_{nu c}(s) for a kernel row (n, k, t P)."""
-        coefficients = row.reshape(count, -1, t, points, 1) * pull[:, None]
-        return coefficients.reshape(count, -1, past_g) @ gradients[layer][:, :past_g]
+    def kick(row: torch.Tensor) -> torch.Tensor:
+        """q kernel(mu; s nu) as coefficients of g_{nu c}(s), (n, k, t P C), for a kernel row (n, k, t P)."""
+        return (row.reshape(len(row), -1, t, points, 1) * pull[:, None]).reshape(count, -1, past_g)
 
     def first(start: torch.Tensor, gram: torch.Tensor) -> torch.Tensor:
-        h = decay * start
-        return h + along_gradients(gram.repeat(1, t).expand(count, len(gram), past), 0) if t else h
+        return torch.baddbmm(_scaled(start, decay), kick(gram.repeat(1, t)[None]), gradients[0][:, :past_g]) if t else start
 
-    def next_layer(h, field, row, layer: int) -> torch.Tensor:
-        h = h + (b * decay) * field
-        return h + (b * b * rate) * along_gradients(row[:, :, :past], layer + 1) if t else h
+    def next_layer(h: torch.Tensor, sent: tuple[torch.Tensor, torch.Tensor | None], row: torch.Tensor, layer: int) -> torch.Tensor:
+        field, response = sent
+        h = torch.add(h, _scaled(field, decay), alpha=b)
+        if not t:
+            return h
+        coefficients = (b * b * rate) * kick(row[:, :, :past])
+        if response is not None:
+            coefficients += b * _scaled(response, decay)
+        return torch.baddbmm(h, coefficients, gradients[layer + 1][:, :past_g])
 
     slopes: list[torch.Tensor] = []
 
-    def activate(h: torch.Tensor, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def activate(h: torch.Tensor, layer: int) -> Seen:
         """phi(h^layer(t)) and its kernel row, both recorded."""
         value, slope = task.activation.both(h)
         slopes.append(slope)
         features[layer][:, past : past + points] = value
-        row = _weighted(sites, value) @ features[layer][:, : past + points].transpose(1, 2) / width
+        weighted = _weighted(sites, value)
+        row = weighted @ features[layer][:, : past + points].mT / width
         _record(result.phi, layer, t, row)
-        return value, row
+        return Seen(value, weighted, row, row[:, :, past:])
 
     h = first(sites.start, task.gram[:points, :points])
-    value, row = activate(h, 0)
+    phi = activate(h, 0)
     for layer in range(depth):
-        h = next_layer(h, sites.forward(layer, value), row, layer)
-        value, row = activate(h, layer + 1)
-    w = decay * sites.readout
+        h = next_layer(h, sites.forward(layer, phi), phi.row, layer)
+        phi = activate(h, layer + 1)
+    w = _scaled(sites.readout, decay)
     if t:
-        w = w + pull.permute(0, 3, 1, 2).reshape(count, outputs, past) @ features[depth][:, :past]
+        w = torch.baddbmm(w, pull.permute(0, 3, 1, 2).reshape(count, outputs, past), features[depth][:, :past])
+    weighted = phi.weighted
 
     if task.tests:
         h = first(sites.test_start(), task.gram[points:, :points])
         seen = task.activation(h)
         for layer in range(depth):
-            h = next_layer(h, sites.look(layer, seen), _weighted(sites, seen) @ features[layer][:, :past].transpose(1, 2) / width, layer)
+            load = _weighted(sites, seen)
+            row = load @ features[layer][:, : past + points].mT / width
+            h = next_layer(h, sites.look(layer, Seen(seen, load, row, load @ seen.mT / width)), row, layer)
             seen = task.activation(h)
-        value = torch.cat([value, seen], 1)
-    f = _weighted(sites, value) @ w.transpose(1, 2) / (width * task.gamma0)
+        weighted = torch.cat([weighted, _weighted(sites, seen)], 1)
+    f = weighted @ w.mT / (width * task.gamma0)
     centred = f - (f if zero is None else zero)
     delta[:, t] = signal(task.loss, centred[:, :points], task.y)
 
     g = (slopes[depth][:, :, None] * w[:, None]).reshape(count, size, width)
     for layer in range(depth, -1, -1):
         gradients[layer][:, past_g : past_g + size] = g
-        row = _weighted(sites, g) @ gradients[layer][:, : past_g + size].transpose(1, 2) / width
-        blocks = row.reshape(count, points, outputs, t + 1, points, outputs)
-        _record(result.g, layer, t, torch.einsum("nmcsvc->nmsv", blocks).reshape(count, points, past + points) / outputs)
+        weighted = _weighted(sites, g)
+        row = weighted @ gradients[layer][:, : past_g + size].mT / width
+        _record(result.g, layer, t, _over_outputs(row, points, outputs))
         if layer == 0:
             break
-        z = decay * sites.backward(layer - 1, g)
+        field, response = sites.backward(layer - 1, Seen(g, weighted, row, row[:, :, past_g:]))
+        z = _scaled(field, decay)
+        if response is not None:
+            response = _scaled(response, decay)
         if t:
-            weights = torch.einsum("nmcsvd,nsvd->nmcsv", blocks[:, :, :, :t], pull).reshape(count, size, past)
-            z = z + (b * rate) * (weights @ features[layer - 1][:, :past])
-        g = g + b * (slopes[layer - 1][:, :, None] * z.reshape(count, points, outputs, width)).reshape_as(g)
+            pulled = (row[:, :, :past_g].reshape(count, size, t, points, outputs) * pull[:, None]).sum(-1).reshape(count, size, past) * (b * rate)
+            response = pulled if response is None else response + torch.nn.functional.pad(pulled, (0, response.shape[2] - past))
+        if response is not None:
+            z = torch.baddbmm(z, response, features[layer - 1][:, : response.shape[2]])
+        slope = slopes[layer - 1] if outputs == 1 else slopes[layer - 1].repeat_interleave(outputs, 1)
+        g = torch.addcmul(g, slope, z, value=b)
     return f

@@ -46,18 +46,20 @@ class Networks:
         self.start, self._test_start = start[:, : task.points], start[:, task.points :]
 
     def forward(self, layer, phi):
-        return self._times(phi, self.hidden[:, layer].transpose(1, 2))
+        return self._times(phi.value, self.hidden[:, layer].mT), None
 
     look = forward
 
     def backward(self, layer, g):
-        return self._times(g, self.hidden[:, layer])
+        return self._times(g.value, self.hidden[:, layer]), None
 
     def test_start(self):
         return self._test_start
 
-    def settle(self, features, gradients):
+    def watch(self, features, gradients):
         pass
+
+    settle = watch
 
     def _times(self, field, matrix):
         return (field.to(matrix.dtype) @ matrix).to(field.dtype) / math.sqrt(matrix.shape[-1])

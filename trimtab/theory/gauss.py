@@ -12,12 +12,13 @@ Closed forms (rho = c / sqrt(q1 q2), theta = arccos rho):
     gelu     a b 1(u>0) 1(v>0) with u = a - z1, v = b - z2, both conditioned on (u, v); Phidot by Price
 
 Everything else goes through quadrature: Gauss-Legendre panels in a, then in b given a, both cut at zero,
-where activations have their kinks; so leaky relus and their like converge as fast as tanh does.
+where activations have their kinks, and a again where b given a leaves its kink; so leaky relus and their like converge as fast as tanh does.
 All of it is differentiable in q1, q2 and c.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from functools import lru_cache
 
@@ -27,7 +28,8 @@ import torch
 from trimtab.theory.activations import Activation, activation
 
 _REACH = 9.0  # standard deviations kept by the quadrature: the tail beyond weighs 2e-19
-_NODES = 64  # Gauss-Legendre nodes per panel; two panels per dimension
+_NODES = 64  # Gauss-Legendre nodes per panel; four panels in a, two in b
+_LAYER = 8.0  # conditional standard deviations on each side of the kink of b
 _TINY = 1e-300
 
 
@@ -94,25 +96,28 @@ def _legendre(nodes: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy((points + 1) / 2), torch.from_numpy(weights / 2)
 
 
-def _panels(mean, sd, nodes):
-    """Nodes and weights for E[.] over N(mean, sd^2), cut at zero; the last axis is the nodes."""
+def _panels(mean, sd, cuts, nodes):
+    """Nodes and weights for E[.] over N(mean, sd^2), in panels between `cuts`, ascending and in units of sd from the mean; the last axis is the nodes."""
     unit, weight = _legendre(nodes)
     # in units of sd, so that sd -> 0 (two equal points) costs no digits
-    cut = (-mean / sd).clamp(-_REACH, _REACH).unsqueeze(-1)
+    edges = [cut.clamp(-_REACH, _REACH).unsqueeze(-1) for cut in (torch.full_like(sd, -_REACH), *cuts, torch.full_like(sd, _REACH))]
     points, weights = [], []
-    for start, width in ((-_REACH, cut + _REACH), (cut, _REACH - cut)):
-        z = start + width * unit
+    for start, end in itertools.pairwise(edges):
+        z = start + (end - start) * unit
         points.append(mean.unsqueeze(-1) + sd.unsqueeze(-1) * z)
-        weights.append(width * weight * torch.exp(-z * z / 2) / math.sqrt(2 * math.pi))
+        weights.append((end - start) * weight * torch.exp(-z * z / 2) / math.sqrt(2 * math.pi))
     return torch.cat(points, -1), torch.cat(weights, -1)
 
 
 def _quadrature(phi: Activation, q1, q2, c, *, nodes: int):
     sd1 = torch.sqrt(q1.clamp_min(1e-24))
-    a, weight_a = _panels(torch.zeros_like(q1), sd1, nodes)
     slope = c / sd1**2
     sd2 = torch.sqrt((q2 - slope * c).clamp_min(1e-24))
-    b, weight_b = _panels(slope.unsqueeze(-1) * a, sd2.unsqueeze(-1).expand(a.shape), nodes)
+    # given a, b crosses its kink at zero within a layer of this width, thin where the two are nearly collinear
+    layer = _LAYER * sd2 / (slope * sd1).abs().clamp_min(_TINY)
+    a, weight_a = _panels(torch.zeros_like(q1), sd1, (-layer, torch.zeros_like(q1), layer), nodes)
+    mean, sd = slope.unsqueeze(-1) * a, sd2.unsqueeze(-1).expand(a.shape)
+    b, weight_b = _panels(mean, sd, (-mean / sd,), nodes)
     (va, da), (vb, db) = phi.both(a), phi.both(b)
     value = (weight_a * va * (weight_b * vb).sum(-1)).sum(-1)
     return value, (weight_a * da * (weight_b * db).sum(-1)).sum(-1)
@@ -131,7 +136,7 @@ def pair(phi, q1: torch.Tensor, q2: torch.Tensor, c: torch.Tensor, *, nodes: int
     if phi.name in CLOSED:
         return CLOSED[phi.name](q1, q2, c)
     flat = [t.reshape(-1) for t in torch.broadcast_tensors(q1, q2, c)]
-    chunk = max(1, 2_000_000 // (4 * nodes * nodes))
+    chunk = max(1, 2_000_000 // (8 * nodes * nodes))
     parts = [_quadrature(phi, *(t[i : i + chunk] for t in flat), nodes=nodes) for i in range(0, len(flat[0]), chunk)]
     shape = torch.broadcast_shapes(q1.shape, q2.shape, c.shape)
     return torch.cat([p[0] for p in parts]).reshape(shape), torch.cat([p[1] for p in parts]).reshape(shape)

@@ -50,7 +50,7 @@ class Lazy:
         pull = torch.zeros(task.steps, task.points, task.outputs, dtype=torch.float64)
         for t in range(task.steps):
             pull[t] = gain @ (task.batch[t][:, None] * signal(task.loss, f[t], task.y))
-            f[t + 1] = torch.einsum("s,spc->pc", task.a[t + 1, : t + 1], pull[: t + 1])
+            f[t + 1] = torch.einsum("s,spc->pc", task.a[0, t + 1, : t + 1], pull[: t + 1])
         return (f[..., 0] if task.single else f).numpy()
 
 

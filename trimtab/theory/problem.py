@@ -34,8 +34,8 @@ class Problem:
     alpha: float
     beta: float
     loss: str
-    a: torch.Tensor  # (T+1, T)
-    d: torch.Tensor  # (T+1,)
+    a: torch.Tensor  # (1, T+1, T), or one per trajectory where they differ in their rates
+    d: torch.Tensor  # (1, T+1), likewise
     batch: torch.Tensor  # (T, P), rows sum to 1
     single: bool  # y was (P,): outputs lose their last axis
 
@@ -67,8 +67,12 @@ class Problem:
         return self.depth ** (2 * self.alpha - 1)
 
     def drive(self, t: int) -> torch.Tensor:
-        """gamma_0 a(t,s) m_nu(s) for s < t, (t, P)."""
-        return self.gamma0 * self.a[t, :t, None] * self.batch[:t]
+        """gamma_0 a(t,s) m_nu(s) for s < t, (1 or n, t, P)."""
+        return self.gamma0 * self.a[:, t, :t, None] * self.batch[:t]
+
+    def decay(self, t: int) -> torch.Tensor:
+        """d(t) (1 or n,)."""
+        return self.d[:, t]
 
     def at_depth(self, depth: int) -> Problem:
         """The same problem at finite `depth`. Every alpha > 1/2 has the limit of alpha = 1, reached fastest there."""
@@ -76,13 +80,20 @@ class Problem:
         return replace(self, depth=depth, alpha=alpha)
 
 
+def _kind(value) -> str:
+    return f"an array of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
+
+
 def _array(name: str, value, problems: list[str]) -> np.ndarray | None:
     if isinstance(value, torch.Tensor):
-        value = value.detach().cpu().numpy()
+        value = value.detach().cpu()
+        value = (value if value.is_complex() else value.double()).numpy()
     try:
+        if value is None or np.iscomplexobj(value):
+            raise TypeError
         array = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
-        problems.append(f"{name}: must be numbers in a rectangular array, got {type(value).__name__}.")
+        problems.append(f"{name}: must be real numbers in a rectangular array, got {_kind(value)}.")
         return None
     if not np.isfinite(array).all():
         problems.append(f"{name}: must be finite, {int((~np.isfinite(array)).sum())} of {array.size} entries are not.")
@@ -178,7 +189,7 @@ def problem(
         x = None
     single = True
     if y is not None and x is not None:
-        if y.ndim not in (1, 2) or len(y) != len(x):
+        if y.ndim not in (1, 2) or len(y) != len(x) or y.size == 0:
             problems.append(f"y: needs one target per row of x, x is (P, D) = {x.shape}, y is {y.shape}.")
         elif loss in LOSSES:
             y, single = _targets(y, loss, problems)
@@ -222,6 +233,6 @@ def problem(
     tensor = torch.from_numpy
     return Problem(
         inputs=tensor(x if test is None else np.concatenate([x, test])), y=tensor(np.ascontiguousarray(y)), depth=depth, activation=phi,
-        steps=steps, gamma0=gamma0, alpha=alpha, beta=beta, loss=loss, a=tensor(a.copy()), d=tensor(d.copy()),
+        steps=steps, gamma0=gamma0, alpha=alpha, beta=beta, loss=loss, a=tensor(a.copy())[None], d=tensor(d.copy())[None],
         batch=tensor(weights), single=single,
     )  # fmt: skip

@@ -1,7 +1,7 @@
 r"""The optimum in the limit: loss after T steps against the rate eta_0, its stable edge and its minimum.
 
-All rates are solved with the same noise, so the curve is as smooth as the network's own and differences between rates are better known than
-the losses. Between the last stable rate and the first unstable one the edge is bisected in log2; the minimum is that of the parabola through
+All rates are solved side by side with the same noise, so the curve is as smooth as the network's own and differences between rates are better
+known than the losses. Between the last stable rate and the first unstable one the edge is bisected in log2; the minimum is that of the parabola through
 the lowest point and its neighbours, in log2(lr) and log(loss). A rate is stable if its loss stays finite and ends below where it started.
 Give `solver=functools.partial(simulate, width=..., seeds=...)` to see how fast finite networks' optima approach the limit's.
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trimtab.errors import InputError
-from trimtab.theory.dmft import solve
+from trimtab.theory.dmft import solve, solve_rates
 from trimtab.theory.results import Trajectory
 
 
@@ -60,10 +60,12 @@ def parabola(at: np.ndarray, value: np.ndarray, error: np.ndarray) -> tuple[floa
     return float(centre), float(np.linalg.norm(moved))
 
 
-def sweep_rates(x, y, *, rates, refine: int = 4, solver: Callable[..., Trajectory] = solve, **arguments) -> Rates:
+def sweep_rates(x, y, *, rates, refine: int = 4, solver: Callable[..., Trajectory] | None = None, **arguments) -> Rates:
     r"""Solve training at each of `rates` (eta_0, at least three) and find the best rate and the edge of stability in the limit.
 
     `refine`: how many times the interval of the edge is halved in log2. `arguments`: those of `solve` except `lr`, one seed for all rates.
+    `solver`: `linear`, `simulate` or the like, called for one rate after the other; None solves all rates together (with `rtol`, which
+    chooses samples for each, one after the other).
 
     >>> curve = sweep_rates([[1.0]], [1.0], rates=[0.02, 0.1, 0.4, 2.0], depth=1, activation="linear", steps=3, samples=100)
     >>> curve.stable.tolist(), bool(0.02 < curve.best < 0.4 < curve.edge[0] < curve.edge[1] <= 2.0)
@@ -74,7 +76,15 @@ def sweep_rates(x, y, *, rates, refine: int = 4, solver: Callable[..., Trajector
         raise InputError(f"rates: needs at least three different positive rates, got {np.asarray(rates).tolist()}. Try 2.0 ** np.arange(-6, 3).")
     if "lr" in arguments:
         raise InputError(f"lr: is what is swept, pass rates={arguments['lr']!r} instead.")
-    runs = {rate: solver(x, y, lr=rate, **arguments) for rate in lr.tolist()}
+    if solver is None and arguments.get("rtol") is not None:
+        solver = solve
+
+    def solved(several: list[float]) -> list[Trajectory]:
+        if solver is not None:
+            return [solver(x, y, lr=rate, **arguments) for rate in several]
+        return solve_rates(x, y, rates=several, **{name: value for name, value in arguments.items() if name != "rtol"})
+
+    runs = dict(zip(lr.tolist(), solved(lr.tolist()), strict=True))
     stable = np.array([_stable(runs[rate]) for rate in lr.tolist()])
     loss, stderr = (np.stack([pick(runs[rate]) for rate in lr.tolist()]) for pick in (lambda r: r.loss, lambda r: r.stderr.loss))
 
@@ -83,7 +93,7 @@ def sweep_rates(x, y, *, rates, refine: int = 4, solver: Callable[..., Trajector
     high = lr[first_bad] if first_bad < len(lr) else np.inf
     for _ in range(refine if low > 0 and high < np.inf else 0):
         middle = float(np.sqrt(low * high))
-        low, high = (middle, high) if _stable(solver(x, y, lr=middle, **arguments)) else (low, middle)
+        low, high = (middle, high) if _stable(solved([middle])[0]) else (low, middle)
 
     final = np.where(stable, loss[:, -1], np.inf)
     best = int(np.argmin(final))
