@@ -143,7 +143,7 @@ def test_transfer_of_a_sweep():
         inside = (t.optima.low <= 1.12 * truth) & (truth <= 1.12 * t.optima.high)  # the made curve is no quadratic: a sixth of an octave of bias is its own
         assert inside.all(), t.optima
     assert any("without the branch scaling" in s for s in every["mup"].signatures) and not every.signatures
-    assert every.cost.ratio == pytest.approx(16) and every.more == 0
+    assert every.cost.ratio == pytest.approx(16) and every.cost.saved == pytest.approx(15 * every.cost.base) and every.more == 0
     widths = trimtab.transfer(made(), over="width")
     assert widths["sp"].verdict == "drifts" and widths["mup"].verdict == "transfers" and widths.optima.depth.unique().tolist() == [6]
     assert any("moves with width" in s for s in widths["sp"].signatures)
