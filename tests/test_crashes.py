@@ -13,7 +13,8 @@ from crashing import SMALL, finish, gone, kill, processes, results, same, start,
 from trimtab import checkpoints
 from trimtab.config import RunConfig
 from trimtab.errors import TrimtabError
-from trimtab.sweeps.store import Store, mended
+from trimtab.sweeps.mending import mended
+from trimtab.sweeps.store import Store
 from trimtab.train import Interrupted, run
 
 pytestmark = pytest.mark.timeout(280)

@@ -316,3 +316,13 @@ def test_an_axis_that_changes_nothing_is_refused(axes, run, words):
 def test_schemes_that_are_no_names():
     with pytest.raises(InputError, match=r"schemes\[0\]: unknown name"):
         grid.read({"base": [32, 3], "axes": {"lr": [0.1]}, "schemes": [["mup"]]})
+
+
+def test_what_cannot_be_set_up_leaves_nothing_behind(tmp_path):
+    (tmp_path / "mine.py").write_text("def build(width, depth):\n    raise ValueError('no such size')\n")
+    wanted = dict(
+        name="x", schemes=["mup"], base=[8, 2], widths=[8], depths=[2], seeds=[0], axes={"lr": [0.1, 0.2]}, run=dict(model=f"{tmp_path}/mine.py:build", data="digits", steps=2)
+    )
+    with pytest.raises(InputError, match="no such size"):
+        sweep(wanted, tmp_path / "s.db")
+    assert [p.name for p in tmp_path.iterdir() if p.name != "__pycache__"] == ["mine.py"]

@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import queue
+import shutil
 import signal
 import socket
 import subprocess
@@ -29,7 +30,8 @@ from trimtab.errors import InputError, TrimtabError
 from trimtab.loading import sources
 from trimtab.sweeps import grid
 from trimtab.sweeps.grid import SweepConfig
-from trimtab.sweeps.store import StoreError, mended
+from trimtab.sweeps.mending import mended
+from trimtab.sweeps.store import StoreError
 from trimtab.sweeps.worker import DISK, folder_of
 
 PATIENCE = 4.0  # seconds for workers to checkpoint after Ctrl-C
@@ -103,6 +105,18 @@ class Driver:
         self.interrupted = False
 
     def go(self) -> Outcome:
+        fresh = not self.path.exists()
+        try:
+            return self._go()
+        except InputError:
+            if fresh:  # refused before any work: leave nothing behind
+                self.store.close()
+                shutil.rmtree(folder_of(self.path), ignore_errors=True)
+                for end in ("", "-wal", "-shm", ".copy"):
+                    self.path.with_name(self.path.name + end).unlink(missing_ok=True)
+            raise
+
+    def _go(self) -> Outcome:
         self.store, told = mended(self.path)
         folder_of(self.path).mkdir(exist_ok=True)
         self.said += told
