@@ -15,6 +15,7 @@ import numpy as np
 
 from trimtab.optima.drift import drift, verdict
 from trimtab.optima.fits import fit
+from trimtab.optima.jackknife import inflation
 
 RATES = np.arange(-5, 2.5, 0.5)
 KINDS = ("quadratic", "two-sided", "wall", "flat")
@@ -100,12 +101,9 @@ def verdicts(slope: float, se: float, n: int, kind: str = "quadratic", sizes: in
     draw, noise = np.random.default_rng(rng), noise_for(kind, se, seeds)
     count, covered = Counter(), 0
     for _ in range(n):
-        fits = []
-        for i in range(sizes):
-            m = -0.75 - slope * i + scatter * draw.standard_normal()
-            x, y, seed, wall, _m = runs(draw, kind, noise, seeds, True, m)
-            fits.append(fit(x, y, seed, wall=wall))
-        d = drift(fits, range(sizes))
+        made = [runs(draw, kind, noise, seeds, True, -0.75 - slope * i + scatter * draw.standard_normal()) for i in range(sizes)]
+        fits = [fit(x, y, seed, wall=wall) for x, y, seed, wall, _ in made]
+        d = drift(fits, range(sizes), inflation=inflation([m[:3] for m in made], fits, [m[3] for m in made]))
         count[verdict(d)] += 1
         covered += d.low <= -slope <= d.high
     return Told(count["transfers"] / n, count["drifts"] / n, covered / n)

@@ -44,24 +44,25 @@ class Drift(NamedTuple):
     high: float
     scatter: float = 0.0
     sizes: int = 0
+    inflation: float = 1.0
 
 
-def drift(fits: Sequence[Fit], doublings: Sequence[float], *, level: float = 0.95) -> Drift:
-    """The slope of the optimum against the number of doublings, from each size's likelihood."""
+def drift(fits: Sequence[Fit], doublings: Sequence[float], *, inflation: float = 1.0, level: float = 0.95) -> Drift:
+    """The slope of the optimum against the number of doublings, from each size's likelihood; deviances are divided by `inflation` (jackknife.py)."""
     s = np.asarray(doublings, float)
     known = [f.system is not None for f in fits]
     if sum(known) < 2 or np.ptp(s[known]) == 0:
         return Drift(math.nan, -math.inf, math.inf, 0.0, sum(known))
-    slope, low, high, misfit = _interval(fits, s, 0.0, float(stats.chi2.isf(1 - level, 1)))
+    slope, low, high, misfit = _interval(fits, s, 0.0, inflation, float(stats.chi2.isf(1 - level, 1)))
     tau = _between(fits, s) if stats.chi2.sf(misfit, max(len(fits) - 2, 1)) < SCATTER else 0.0
     if tau > 0:
-        slope, low, high, _ = _interval(fits, s, tau, float(stats.t.isf((1 - level) / 2, max(sum(known) - 2, 3))) ** 2)
-    return Drift(slope, low, high, tau, sum(known))
+        slope, low, high, _ = _interval(fits, s, tau, inflation, float(stats.t.isf((1 - level) / 2, max(sum(known) - 2, 3))) ** 2)
+    return Drift(slope, low, high, tau, sum(known), inflation)
 
 
-def _interval(fits: Sequence[Fit], s: np.ndarray, tau: float, crit: float) -> tuple[float, float, float, float]:
+def _interval(fits: Sequence[Fit], s: np.ndarray, tau: float, inflation: float, crit: float) -> tuple[float, float, float, float]:
     """The slope of least deviance, the ends of { D - min D <= crit }, and how much worse the line is than an optimum for each size."""
-    sizes = [_widened(f, tau) for f in fits]
+    sizes = [_widened(f, tau, inflation) for f in fits]
     scale = float(np.median([f.system.step for f in fits if f.system is not None])) / 0.5  # 1 on a half-octave grid
     slopes, skews = np.linspace(-STEEPEST, STEEPEST, 161) * scale, np.arange(len(SKEWS))
     alpha = np.linspace(min(x[0] for x, _ in sizes), max(x[-1] for x, _ in sizes), 241)
@@ -103,11 +104,11 @@ def _between(fits: Sequence[Fit], s: np.ndarray) -> float:
     return math.sqrt(max((q - (len(m) - 2)) / trace, 0.0))
 
 
-def _widened(f: Fit, tau: float) -> tuple[np.ndarray, np.ndarray]:
+def _widened(f: Fit, tau: float, inflation: float) -> tuple[np.ndarray, np.ndarray]:
     """An even grid of optima, and the size's deviance at each of them (columns) for each r0 (rows), convolved with N(0, tau^2)."""
     step = float(np.diff(f.grid).min()) * 2
     x = np.arange(f.grid[0], f.grid[-1] + step, step)
-    d = np.stack([np.interp(x, f.grid, row) for row in _coupled(f)])
+    d = np.stack([np.interp(x, f.grid, row) for row in _coupled(f, inflation)])
     if tau > 0:
         reach = math.ceil(4 * tau / step)
         kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) * step / tau) ** 2)
@@ -118,11 +119,11 @@ def _widened(f: Fit, tau: float) -> tuple[np.ndarray, np.ndarray]:
     return x, d
 
 
-def _coupled(f: Fit) -> np.ndarray:
+def _coupled(f: Fit, inflation: float) -> np.ndarray:
     """min over r of D(m, r) + ((r - r0) / omega)^2, for each r0 (rows) and m (columns); a size that says nothing of r is the same for all."""
     if f.shapes is None:
         return np.broadcast_to(f.deviance, (len(SKEWS), len(f.deviance)))
-    d = np.stack([(f.shapes.deviance + ((f.shapes.r - r0) / ALIKE) ** 2).min(1) for r0 in SKEWS])
+    d = np.stack([(f.shapes.deviance / inflation + ((f.shapes.r - r0) / ALIKE) ** 2).min(1) for r0 in SKEWS])
     return np.minimum(d if f.edge is None else f.edge.over(f.grid, d), RULED_OUT)
 
 

@@ -24,6 +24,7 @@ from trimtab.errors import InputError
 from trimtab.optima.drift import TOLERANCE, Drift, drift, more, verdict
 from trimtab.optima.edges import Edge
 from trimtab.optima.fits import Fit, excess, fit
+from trimtab.optima.jackknife import inflation
 from trimtab.optima.lines import Line, default_scheme, line, schemes
 from trimtab.optima.scales import logarithmic
 from trimtab.optima.signatures import signatures
@@ -127,7 +128,8 @@ def analysed(chosen: Line) -> Transfer:
     log = logarithmic(columns[size] for size in sizes)
     fits = {size: fit(*columns[size], wall=walls[size], log=log, edge=_edge(parts[size])) for size in sizes}
     optima = pd.DataFrame([_row(chosen, size, parts[size], runs[size], fits[size], walls[size]) for size in sizes])
-    slope = drift([fits[s] for s in sizes], [math.log2(s / chosen.base) for s in sizes])
+    wider = inflation([columns[s] for s in sizes], [fits[s] for s in sizes], [walls[s] for s in sizes])
+    slope = drift([fits[s] for s in sizes], [math.log2(s / chosen.base) for s in sizes], inflation=wider)
     regret = pd.DataFrame([_regret(chosen, size, fits, runs[size], walls[size], sign) for size in sizes])
     tried = np.unique(numbers(chosen.cells["x"]))
     gap = float(np.median(np.diff(tried))) if len(tried) > 1 else 1.0
