@@ -415,3 +415,17 @@ def test_seeds_that_disagree_as_wholes_widen_the_drift(apart, wider):
         for s in range(3)
     ]
     assert (trimtab.transfer(pd.DataFrame(rows)).drift.inflation > 2) == wider
+
+
+def test_a_random_search_is_fitted_too():
+    draw = np.random.default_rng(0)
+    x = draw.uniform(-7, 0, 400)
+    f = fit(x, 1 + 0.1 * (x + 2.6) ** 2 + 0.05 * draw.standard_normal(400), np.arange(400))
+    assert f.low < -2.6 < f.high and f.high - f.low < 0.3 and f.rates <= 40
+    rows = [
+        dict(state="done", scheme="sp", width=8, depth=d, seed=i, lr=2.0**v, train_loss=1 + 0.1 * (v + 3) ** 2 + 0.05 * draw.standard_normal())
+        for d in (2, 4, 8, 16)
+        for i, v in enumerate(draw.uniform(-7, 0, 60))
+    ]
+    t = trimtab.transfer(pd.DataFrame(rows))
+    assert t.verdict == "transfers" and (t.regret.regret < 0.05).all()

@@ -133,7 +133,17 @@ def test_curves_are_at_most_500_and_the_page_says_which():
     source = made(seeds=5, cross=False)
     content = gathered(source)
     assert 0 < len(content["runs"]) <= 500 and {r["kind"] for r in content["runs"]} == {"best", "the base's", "diverged"}
-    assert f"{len(content['runs'])} of {content['finished']:,} finished runs, at most 500" in render(source)
+    assert f"{len(content['runs'])} of {content['finished']:,} finished runs, at most 500:" in render(source)
+    one = source.table[(source.table.width == 32) & (source.table.depth == 3) & (source.table.scheme == "depth-mup")]
+    many = pd.concat([one.assign(depth=d, cell=one.cell + str(d)) for d in range(3, 60)], ignore_index=True)
+    runs = gathered(Made(many, source.meta))["runs"]
+    assert len(runs) == 500 and {r["depth"] for r in runs if r["kind"] == "best"} == set(range(3, 60))  # the best are the last to go
+
+
+def test_many_rates_are_thinned():
+    one = made(schemes=("mup",), seeds=1, rates=np.linspace(-6, 0, 1200))
+    for name, figure in gathered(one)["figures"].items():
+        assert sum(len(t["x"]) for t in figure["data"]) <= 5_200, name
 
 
 def test_hostile_text_stays_text():

@@ -35,6 +35,7 @@ from trimtab.optima.systems import System, system
 SKEW = LARGEST  # scale of the penalty on r: the largest ratio costs as much as one standard deviation
 SKEWS = np.linspace(-LARGEST, LARGEST, 21)
 LACK = 0.02  # a window is narrowed while the curve's lack of fit is significant at this level
+MOST = 40  # rates beyond this are pooled with their neighbours
 FEWEST = 5  # rates in the narrowest window
 
 
@@ -110,7 +111,8 @@ def gaussian(statistic: np.ndarray, dof: int) -> np.ndarray:
 
 def places(rates: np.ndarray, fine: int = 32, coarse: int = 6) -> np.ndarray:
     """Candidates for the minimum: finely inside the rates, coarsely one range beyond each end."""
-    span, gap = rates[-1] - rates[0], float(np.median(np.diff(rates)))
+    span = rates[-1] - rates[0]
+    gap = max(float(np.median(np.diff(rates))), span / MOST)  # rates drawn at random may nearly coincide
     inside = np.linspace(rates[0], rates[-1], round(span / gap * fine) + 1)
     outside = np.arange(1, round(span / gap * coarse) + 1) * gap / coarse
     return np.concatenate([rates[0] - outside[::-1], inside, rates[-1] + outside])
@@ -148,6 +150,16 @@ def _window(x: np.ndarray, y: np.ndarray, seed: np.ndarray) -> tuple[System, int
             hi -= 1
 
 
+def _pooled(x: np.ndarray) -> np.ndarray:
+    """x itself, or where there are too many different ones (a random search) the mean of each of 40 even bins."""
+    if len(np.unique(x)) <= MOST:
+        return x
+    span = x.max() - x.min()
+    bins = np.minimum((x - x.min()) / span * MOST, MOST - 1).astype(int)
+    _, at = np.unique(bins, return_inverse=True)
+    return (np.bincount(at, x) / np.bincount(at))[at]
+
+
 def _skewed(sys: System) -> bool:
     """Whether there are rates and runs enough for more than a quadratic."""
     return len(sys.x) > 3 and sys.dof > 3
@@ -171,6 +183,7 @@ def fit(x: np.ndarray, y: np.ndarray, seed: np.ndarray, *, wall: float = np.inf,
     """
     keep = x < wall
     x, y, seed = x[keep], y[keep], seed[keep]
+    x = _pooled(x)
     rates = np.unique(x)
     if not len(rates):
         return _none(wall)
