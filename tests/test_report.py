@@ -141,7 +141,7 @@ def test_curves_are_at_most_500_and_the_page_says_which():
 
 
 def test_many_rates_are_thinned():
-    one = made(schemes=("mup",), seeds=1, rates=np.linspace(-6, 0, 1200))
+    one = made(schemes=("depth-mup",), seeds=1, rates=np.linspace(-6, 0, 1600))
     for name, figure in gathered(one)["figures"].items():
         assert sum(len(t["x"]) for t in figure["data"]) <= 5_200, name
 
