@@ -429,3 +429,12 @@ def test_a_random_search_is_fitted_too():
     ]
     t = trimtab.transfer(pd.DataFrame(rows))
     assert t.verdict == "transfers" and (t.regret.regret < 0.05).all()
+
+
+@pytest.mark.parametrize("step", [0.1, 1 / 3, 0.7, math.log2(3)])
+def test_any_grid_of_rates(step):
+    """Places of the minimum come from two grids: what they share must be one place, whatever the step rounds to."""
+    x, y, seed = line_of(lambda x: 1 + 0.1 * ((x + 2.1) / step) ** 2, x=-2.1 + step * np.arange(-6, 7), noise=0.02)
+    f = fit(x, y, seed)
+    assert np.diff(f.grid).min() > step / 40 and f.low < -2.1 < f.high
+    assert drift([f, f], [0.0, 1.0]).low < 0 < drift([f, f], [0.0, 1.0]).high
