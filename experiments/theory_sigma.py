@@ -1,6 +1,6 @@
 r"""Sigma_L while training: N x the variance over networks of f and of the NTK, over widths and depths, with intervals.
 
-    OMP_NUM_THREADS=1 python experiments/theory_sigma.py [--sites 600000]
+    OMP_NUM_THREADS=1 python experiments/theory_sigma.py [--sites 600000] [--edge 0.3] [--activations tanh,relu] [--sizes 32x4,...]
 
 Two points, ten steps; networks without matrices (`simulate(matrices=False)`), as many of each width as make `sites` sites, at least 256. A variance of n draws is known
 to sqrt((kurtosis - 1)/n); the intervals are 95 % from ten batches of networks (Student's t). f is its mean over points after the last step, relative to |f|^2 of the limit;
@@ -24,10 +24,10 @@ def data() -> tuple[np.ndarray, np.ndarray]:
     return draw.standard_normal((2, 10)), np.array([1.0, -1.0])
 
 
-def row(activation: str, width: int, depth: int, sites: int, gamma0: float) -> str:
+def row(activation: str, width: int, depth: int, sites: int, gamma0: float, edge: float) -> str:
     x, y = data()
     count = max(256, sites // width) // BATCHES
-    rate = 0.3 * 2 * len(y) / np.linalg.eigvalsh(lazy(x, depth=depth, activation=activation).ntk)[-1]
+    rate = edge * 2 * len(y) / np.linalg.eigvalsh(lazy(x, depth=depth, activation=activation).ntk)[-1]
     found = []
     for batch in range(BATCHES):
         nets = simulate(x, y, width=width, seeds=count, seed=10**6 * (1 + batch), depth=depth, activation=activation, lr=rate, steps=10, gamma0=gamma0, matrices=False)
@@ -41,6 +41,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sites", type=int, default=600_000)
     parser.add_argument("--gamma0", type=float, default=1.0)
+    parser.add_argument("--edge", type=float, default=0.3, help="rate in units of the lazy edge of stability")
+    parser.add_argument("--activations", default="tanh,relu")
+    parser.add_argument("--sizes", default="32x4,128x4,512x4,2048x4,512x1,512x2,512x8,512x16")
     options = parser.parse_args()
     torch.set_num_threads(1)
     print("at the start, one point, no sampling: N Var / mean^2 of |h|^2/N, of Phi, G and the NTK")
@@ -51,9 +54,9 @@ def main() -> None:
             closed = f"   closed form {init_fluctuation(depth):.4f}" if activation == "linear" else ""
             print(f"{activation:7s} L = {depth:<4} " + "  ".join(f"{r:8.4f}" for r in ratios) + closed, flush=True)
     print("\nwhile training: N Var / mean^2 of f after 1, 3, 10 steps, of the NTK's diagonal after 0, 3, 10, with 95 % intervals; networks")
-    for activation in ("tanh", "relu"):
-        for width, depth in [(32, 4), (128, 4), (512, 4), (2048, 4), (512, 1), (512, 2), (512, 8), (512, 16)]:
-            print(f"{activation:5s} N = {width:<5d} L = {depth:<3d} {row(activation, width, depth, options.sites, options.gamma0)}", flush=True)
+    for activation in options.activations.split(","):
+        for width, depth in ([int(n) for n in size.split("x")] for size in options.sizes.split(",")):
+            print(f"{activation:5s} N = {width:<5d} L = {depth:<3d} {row(activation, width, depth, options.sites, options.gamma0, options.edge)}", flush=True)
 
 
 if __name__ == "__main__":
