@@ -74,3 +74,18 @@ def test_wide_networks_come_to_the_limit(x, y):
     nets, limit = simulate(x, y, width=40000, seeds=4, matrices=False, **case), solve(x, y, samples=32000, **case)
     error = np.linalg.norm(np.hypot(nets.stderr.f, limit.stderr.f))
     assert np.linalg.norm(nets.f - limit.f) < 3 * error < 0.03 * np.linalg.norm(limit.f)
+
+
+def test_divergence_is_a_result_and_harms_no_neighbour(x, y):
+    found = simulate(x, y, width=20, seeds=2, depth=2, activation="linear", lr=50.0, steps=30, matrices=False)
+    assert found.diverged is not None and np.isinf(found.loss[found.diverged :]).all() and np.isfinite(found.loss[: found.diverged]).all()
+    assert np.isfinite(simulate(x, y, width=1, seeds=3, depth=2, activation="tanh", lr=0.1, steps=3, matrices=False).f).all()
+    case = {"width": 20, "depth": 2, "activation": "linear", "lr": 0.8, "steps": 20, "matrices": False}
+    each = [simulate(x, y, seeds=[seed], **case) for seed in range(8)]
+    ends = [alone.diverged for alone in each]
+    assert any(end is None for end in ends) and any(end is not None for end in ends)
+    task = problem(x, y, **{name: value for name, value in case.items() if name not in ("width", "matrices")})
+    together = run(task, Conditioned(task, 20, list(range(8))))
+    for i, alone in enumerate(each):
+        if alone.diverged is None:
+            np.testing.assert_allclose(together.f[i, :, :, 0], alone.f, atol=1e-8)

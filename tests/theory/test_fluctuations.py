@@ -63,3 +63,33 @@ def test_bad_input():
     for size in (0, -1.0, math.nan, "a"):
         with pytest.raises(InputError, match="size"):
             fluctuate(depth=1, activation="relu", size=size)
+
+
+def test_one_branch_by_brute_force():
+    """tanh, L = 1: sites on a product grid of all four of their Gaussians, kappa from the grid, J by differences of its averages."""
+    size, b = 0.6, 1.4
+    fine, few = (np.polynomial.hermite_e.hermegauss(nodes) for nodes in (80, 5))
+    a, z, w, r = (axis.reshape(-1) for axis in np.meshgrid(fine[0], fine[0], few[0], few[0], indexing="ij"))
+    weight = np.einsum("i,j,k,l->ijkl", fine[1], fine[1], few[1], few[1]).reshape(-1) / (2 * math.pi) ** 2
+
+    def site(phi1: float, g2: float) -> np.ndarray:
+        """phi^2 of both layers, g^2 of the second and of the first."""
+        h1 = math.sqrt(size) * a
+        h2 = h1 + b * math.sqrt(phi1) * z
+        top = w / np.cosh(h2) ** 2
+        return np.stack([np.tanh(h1) ** 2, np.tanh(h2) ** 2, top**2, (top + b * math.sqrt(g2) * r / np.cosh(h1) ** 2) ** 2])
+
+    phi1 = site(1.0, 1.0)[0] @ weight
+    g2 = site(phi1, 1.0)[2] @ weight
+    values = site(phi1, g2)
+    mean = values @ weight
+    kappa = (values * weight) @ values.T - np.outer(mean, mean)
+    step, move = np.zeros((4, 4)), 1e-4
+    step[:, 0] = (site(phi1 + move, g2) - site(phi1 - move, g2)) @ weight / (2 * move)
+    step[:, 2] = (site(phi1, g2 + move) - site(phi1, g2 - move)) @ weight / (2 * move)
+    solved = np.linalg.inv(np.eye(4) - step)
+    covariance = solved @ kappa @ solved.T
+    ntk = np.array([b**2 * g2, 1.0, b**2 * phi1, size])
+    found = fluctuate(depth=1, activation="tanh", size=size, beta=b)
+    assert [*found.phi, *found.g[::-1]] == pytest.approx(np.diag(covariance), rel=1e-6)
+    assert found.ntk == pytest.approx(ntk @ covariance @ ntk, rel=1e-6)
