@@ -97,11 +97,11 @@ def test_every_alpha_above_one_half_has_the_same_limit(x, y):
 
 
 def test_responses_matter(x, y, distance):
-    """At L = 32 dropping the responses costs the linear network about 15 % of f and 27 % of the loss (THEORY 7)."""
-    case = {"depth": 32, "lr": 0.1, "steps": 10}
+    """At L = 32 dropping the responses costs the linear network 15 % of f and 27 % of the loss (THEORY 7, which does not say for which data): here within a fifth, at .3 of the edge."""
+    case = {"depth": 32, "lr": 0.3 * 6 / np.linalg.eigvalsh(lazy(x, depth=32, activation="linear").ntk)[-1], "steps": 20}
     full, bare = linear(x, y, **case), linear(x, y, responses=False, **case)
-    assert 0.1 < distance(bare.f, full.f) < 0.4
-    assert 0.2 < distance(bare.loss, full.loss) < 0.6
+    assert distance(bare.f, full.f) == pytest.approx(0.15, rel=0.2)
+    assert distance(bare.loss, full.loss) == pytest.approx(0.27, rel=0.2)
 
 
 def test_only_linear():

@@ -2,13 +2,14 @@
 
 `lazy` gives the kernels at initialisation, `solve` the training dynamics of the infinitely wide (and deep) network, `linear` the same exactly
 for deep linear networks, `simulate` an ensemble of finite networks with the same arguments and fields, `sweep_rates` the best rate
-and the stable edge in the limit (arXiv 2309.16620).
+and the stable edge in the limit, `fluctuate` how networks scatter around it at initialisation (arXiv 2309.16620).
 """
 
 from trimtab.theory.deeplinear import linear
 from trimtab.theory.dmft import solve
 from trimtab.theory.finite import simulate
+from trimtab.theory.fluctuations import fluctuate
 from trimtab.theory.kernels import lazy
 from trimtab.theory.rates import sweep_rates
 
-__all__ = ["lazy", "linear", "simulate", "solve", "sweep_rates"]
+__all__ = ["fluctuate", "lazy", "linear", "simulate", "solve", "sweep_rates"]

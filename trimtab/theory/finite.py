@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from trimtab.errors import faults
+from trimtab.theory.conditioned import Conditioned
 from trimtab.theory.dynamics import run
 from trimtab.theory.problem import Problem, problem
 from trimtab.theory.results import Moments, Stderr, Trajectory, public_fields
@@ -77,11 +78,14 @@ def init_fluctuation(depth: float) -> float:
 def simulate(
     x, y, *, width, seeds, depth, activation, lr, steps, gamma0=1.0, alpha=0.5, beta=1.0, loss="mse", momentum=0.0, weight_decay=0.0,
     batches=None, x_test=None, samples=None, rtol=None, seed=0, responses=True, dtype=torch.float64,
+    matrices=True,
 ) -> Trajectory:  # fmt: skip
     r"""Train an ensemble of finite networks, exactly as `solve` trains the infinite one (THEORY 1, 3).
 
     `width` N; `seeds`: how many networks, drawn from `seed`, `seed` + 1, ..., or a list of seeds. All other arguments as in `solve`;
     `depth` is finite; `samples` and `rtol` are accepted for symmetry and have no effect. `dtype` is that of the N x N matrices.
+    `matrices=False` draws only what the matrices do to the vectors they meet (`conditioned`): other networks of exactly the same law, for O(N (T P)^2) per
+    layer, so N may be 100 000.
     Fields are means over the ensemble (`.loss` is the mean of the networks' losses), `.stderr` their standard errors, `.variance` N x variance
     over seeds of every field: Sigma_L for the kernels.
 
@@ -105,12 +109,14 @@ def simulate(
         x, y, depth=depth, activation=activation, lr=lr, steps=steps, gamma0=gamma0, alpha=alpha, beta=beta, loss=loss, momentum=momentum,
         weight_decay=weight_decay, batches=batches, x_test=x_test,
     )  # fmt: skip
-    together = max(1, _BATCH_BYTES // (8 * int(task.depth) * width * width))
+    met = (task.steps + 1) * (len(task.inputs) + task.points * task.outputs)  # vectors a matrix meets
+    together = max(1, _BATCH_BYTES // (8 * int(task.depth) * width * (width if matrices else 3 * met)))
     names = ("f", "loss", "phi", "g", "ntk", "f_test")
     moments = {name: Moments() for name in names}
     ends = []
     for start in range(0, len(chosen), together):
-        result = run(task, Networks(task, int(width), chosen[start : start + together], dtype))
+        several = chosen[start : start + together]
+        result = run(task, Networks(task, int(width), several, dtype) if matrices else Conditioned(task, int(width), several))
         ends += result.diverged.tolist()
         for f, phi, g in zip(result.f, result.phi, result.g, strict=True):
             for name, value in public_fields(task, f, phi, g).items():

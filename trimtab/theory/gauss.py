@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -109,7 +110,8 @@ def _panels(mean, sd, cuts, nodes):
     return torch.cat(points, -1), torch.cat(weights, -1)
 
 
-def _quadrature(phi: Activation, q1, q2, c, *, nodes: int):
+def _nodes(q1, q2, c, nodes: int):
+    """a (..., k) and b given a (..., k, m), with their weights."""
     sd1 = torch.sqrt(q1.clamp_min(1e-24))
     slope = c / sd1**2
     sd2 = torch.sqrt((q2 - slope * c).clamp_min(1e-24))
@@ -118,9 +120,28 @@ def _quadrature(phi: Activation, q1, q2, c, *, nodes: int):
     a, weight_a = _panels(torch.zeros_like(q1), sd1, (-layer, torch.zeros_like(q1), layer), nodes)
     mean, sd = slope.unsqueeze(-1) * a, sd2.unsqueeze(-1).expand(a.shape)
     b, weight_b = _panels(mean, sd, (-mean / sd,), nodes)
+    return a, weight_a, b, weight_b
+
+
+def _quadrature(phi: Activation, q1, q2, c, *, nodes: int):
+    a, weight_a, b, weight_b = _nodes(q1, q2, c, nodes)
     (va, da), (vb, db) = phi.both(a), phi.both(b)
     value = (weight_a * va * (weight_b * vb).sum(-1)).sum(-1)
     return value, (weight_a * da * (weight_b * db).sum(-1)).sum(-1)
+
+
+def products(functions: Callable[[torch.Tensor], torch.Tensor], q1: torch.Tensor, q2: torch.Tensor, c: torch.Tensor, *, nodes: int = _NODES) -> torch.Tensor:
+    """E[F_i(a) F_j(b)] (n, k, k) of the k `functions` F, stacked in the first axis, for n pairs of variances `q1`, `q2` and covariance `c`.
+
+    >>> one = torch.ones(1, dtype=torch.float64)
+    >>> products(lambda h: torch.stack([h, h**2]), one, one, 0.5 * one)[0].round(decimals=6).tolist()     # c, and 1 + 2 c^2
+    [[0.5, 0.0], [0.0, 1.5]]
+    """
+    chunk, parts = max(1, 1_000_000 // (8 * nodes * nodes)), []
+    for i in range(0, len(c), chunk):
+        a, weight_a, b, weight_b = _nodes(q1[i : i + chunk], q2[i : i + chunk], c[i : i + chunk], nodes)
+        parts.append(torch.einsum("ink,jnk->nij", weight_a * functions(a), (weight_b * functions(b)).sum(-1)))
+    return torch.cat(parts)
 
 
 def pair(phi, q1: torch.Tensor, q2: torch.Tensor, c: torch.Tensor, *, nodes: int = _NODES):

@@ -1,0 +1,142 @@
+r"""Sigma_L at the start: N x the variance over networks of the kernels and of the NTK, one input, any activation, no sampling.
+
+At initialisation sites are independent given the averages they share (arXiv 2309.16620 sec. 5; THEORY 5): h^{l+1} = h^l + b sqrt(Phi^l) eps,
+g^l = g^{l+1} + b phi'(h^l) sqrt(G^{l+1}) eps'. So an average q = (Phi^l, G^l, ...) over N sites moves by the sites' own scatter xi and by what
+the other averages have moved,
+
+    dq = xi + J dq        N Cov(q) = (I - J)^-1 kappa (I - J)^-T        kappa = Cov of one site's (h^2, phi^2, g^2) over all layers
+
+    Phi^l = E[phi^2],  var h^l = K^x + b^2 sum_{k<l} Phi^k       J by  d E[F(h)] / dq = E[F(h) (h^2 - q)] / 2 q^2
+    g^l given h is N(0, V_l),  V_l = phi'(h^{L+1})^2 + b^2 sum_{k>=l} phi'(h^k)^2 G^{k+1}       E[g_l^2 g_m^2] = E[2 V_m^2 + V_l V_m], l <= m
+
+and kappa needs only averages over pairs (h^l, h^m), whose covariance is the smaller variance. Forward and backward share their matrices, but what that
+adds, B(0,0) ~ N^-1/2, meets <g ...> = 0. The NTK is a function of q, and in the lazy limit training is a function of the NTK.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from trimtab.errors import faults
+from trimtab.theory.depths import neville
+from trimtab.theory.gauss import products
+from trimtab.theory.problem import Problem, problem
+
+_LADDER = (4, 8, 16, 32, 64)  # depths extrapolated to infinity
+_NODES = 40  # per panel: 1e-10
+
+
+@dataclass(frozen=True)
+class Fluctuations:
+    """Means in the limit (`mean_*`) and N x variance over networks, at initialisation: `stream` |h^l|^2 / N, `phi`, `g` (L+1,) over the layer times `tau`, and `ntk`."""
+
+    stream: np.ndarray
+    phi: np.ndarray
+    g: np.ndarray
+    ntk: float
+    mean_stream: np.ndarray
+    mean_phi: np.ndarray
+    mean_g: np.ndarray
+    mean_ntk: float
+    tau: np.ndarray
+
+    def train(self, y: float, *, lr: float, steps: int) -> np.ndarray:
+        """N Var f(t) (T+1,) while a *lazy* network learns `y` by gradient descent on (f - y)^2 / 2: f = y (1 - (1 - lr K)^t), K fluctuates.
+
+        >>> bool(fluctuate(depth=1, activation="linear").train(1.0, lr=0.01, steps=3)[0] == 0)
+        True
+        """
+        t = np.arange(steps + 1)
+        return (y * t * lr * (1 - lr * self.mean_ntk) ** np.maximum(t - 1, 0)) ** 2 * self.ntk
+
+
+def _start(task: Problem) -> Fluctuations:
+    layers, square, phi = int(task.depth) + 1, task.branch**2, task.activation
+
+    def functions(h: torch.Tensor) -> torch.Tensor:
+        value, slope = phi.both(h)
+        return torch.stack([h * h, value * value, slope * slope])
+
+    # limit, layer by layer: variances, averages of the three functions and their derivatives in the variance
+    variance, average, change = [task.gram[0, 0]], [], []
+    for _ in range(layers):
+        q = variance[-1]
+        moments = products(lambda h: torch.cat([functions(h), torch.ones_like(h)[None]]), q[None], q[None], q[None], nodes=_NODES)[0]
+        average.append(moments[:3, 3])
+        change.append((moments[:3, 0] - q * moments[:3, 3]) / (2 * q * q))
+        variance.append(q + square * moments[1, 3])
+    q, average, change = torch.stack(variance[:layers]), torch.stack(average, 1), torch.stack(change, 1)
+    mean, slope = average[1], average[2]
+    gradient = [slope[-1]]
+    for s in reversed(slope[:-1].tolist()):
+        gradient.insert(0, gradient[0] * (1 + square * s))
+    g = torch.stack(gradient)
+
+    # kappa over the sites' (h^2, phi^2, V): V_l = sum_{k>=l} share_k slope_k^2
+    rows, columns = torch.triu_indices(layers, layers)
+    found = products(functions, q[rows], q[columns], q[rows], nodes=_NODES)
+    both = torch.zeros(layers, layers, 3, 3, dtype=torch.float64)
+    both[columns, rows] = found.transpose(1, 2)
+    both[rows, columns] = found
+    centred = both - torch.einsum("il,jm->lmij", average, average)
+    share = torch.cat([square * g[1:], torch.ones(1, dtype=torch.float64)])
+    later = torch.triu(share.expand(layers, layers))  # V = later s
+    kappa = torch.zeros(3, layers, 3, layers, dtype=torch.float64)
+    kappa[:2, :, :2] = centred[:, :, :2, :2].permute(2, 0, 3, 1)
+    kappa[:2, :, 2] = torch.einsum("lkj,mk->jlm", centred[:, :, :2, 2], later)
+    kappa[2, :, :2] = kappa[:2, :, 2].permute(2, 0, 1)
+    spread = later @ both[:, :, 2, 2] @ later.T  # E[V_l V_m]
+    last = torch.maximum(torch.arange(layers)[:, None], torch.arange(layers))
+    kappa[2, :, 2] = spread + 2 * spread.diagonal()[last] - torch.outer(g, g)
+
+    # J: variances of h follow Phi of the layers below, G those above
+    below = square * torch.tril(torch.ones(layers, layers, dtype=torch.float64), -1)  # d var(h^l) / d Phi^k
+    step = torch.zeros(3, layers, 3, layers, dtype=torch.float64)
+    step[0, :, 1] = below
+    step[1, :, 1] = change[1][:, None] * below
+    step[2, :, 1] = later @ (change[2][:, None] * below)
+    step[2, :, 2, 1:] = square * torch.triu(slope[:-1].expand(layers, layers - 1))
+    size = 3 * layers
+    solved = torch.linalg.inv(torch.eye(size, dtype=torch.float64) - step.reshape(size, size))
+    covariance = solved @ kappa.reshape(size, size) @ solved.T
+
+    rate = square * task.block_rate
+    ntk = mean[-1] + rate * (g[1:] * mean[:-1]).sum() + g[0] * q[0]
+    weight = torch.zeros(3, layers, dtype=torch.float64)
+    weight[1, -1], weight[2, 0] = 1.0, q[0]
+    weight[1, :-1] += rate * g[1:]
+    weight[2, 1:] += rate * mean[:-1]
+    weight = weight.reshape(-1)
+    stream, features, gradients = covariance.diagonal().reshape(3, layers).numpy()
+    return Fluctuations(
+        stream=stream, phi=features, g=gradients, ntk=float(weight @ covariance @ weight), mean_stream=q.numpy(), mean_phi=mean.numpy(),
+        mean_g=g.numpy(), mean_ntk=float(ntk), tau=np.arange(layers) / (layers - 1),
+    )  # fmt: skip
+
+
+def fluctuate(*, depth, activation, size=1.0, alpha=0.5, beta=1.0) -> Fluctuations:
+    r"""N x variance over networks of width N at initialisation, to leading order in 1/N, for one input of |x|^2 / D = `size`.
+
+    `depth` L branches `beta` L^-`alpha`, or `math.inf` (depths 4 to 64 extrapolated, to 1e-5). Kernels of a network of width N then have standard
+    deviation sqrt(.phi / N) around `.mean_phi`, its NTK sqrt(.ntk / N) around `.mean_ntk`.
+
+    >>> found = fluctuate(depth=4, activation="linear")
+    >>> float(round(found.stream[-1] / found.mean_stream[-1] ** 2, 6)), 2 + 4.5 / 1.25**2     # the closed form of `init_fluctuation`
+    (4.88, 4.88)
+    """
+    if not (isinstance(size, (int, float, np.number)) and 0 < size < math.inf):
+        raise faults("1 fault in the arguments", [f"size: |x|^2 / D must be a positive number, got {size!r}."])
+    task = problem([[math.sqrt(size)]], [0.0], depth=depth, activation=activation, lr=1.0, steps=1, alpha=alpha, beta=beta)
+    if not math.isinf(task.depth):
+        return _start(task)
+    levels = [_start(task.at_depth(level)) for level in _LADDER]
+    limit = {}
+    for name in ("stream", "phi", "g", "ntk", "mean_stream", "mean_phi", "mean_g", "mean_ntk"):
+        values = [np.asarray(getattr(level, name)) for level in levels]
+        limit[name] = neville([value[:: 2**i] if value.ndim else value for i, value in enumerate(values)], order=len(_LADDER) - 1)[0]
+    limit |= {name: float(limit[name]) for name in ("ntk", "mean_ntk")}
+    return Fluctuations(**limit, tau=levels[0].tau)
