@@ -254,6 +254,27 @@ def staged_resnet(n, L):
     return ResNet(n, [L, L, L])
 
 
+class Widening(ConvBlock):
+    """The first block of a stage, called as the others are; its shortcut is a projection."""
+
+    def __init__(self, n_in, n):
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(n_in, n, 3, stride=1 + (n_in != n), padding=1, bias=False), nn.BatchNorm2d(n)
+        self.conv2, self.bn2 = nn.Conv2d(n, n, 3, padding=1, bias=False), nn.BatchNorm2d(n)
+        self.shortcut = nn.Conv2d(n_in, n, 1, stride=2, bias=False) if n_in != n else nn.Identity()
+
+    def forward(self, h):
+        return self.shortcut(h) + self.f(h)
+
+
+@case(IMAGES, branches=lambda L: 2 * L, kinds={"identity", "projection"},
+      numbers={f"blocks.1.{i}.conv1.weight": INNER for i in range(4)} | {"blocks.1.0.shortcut.weight": (R, 1 / 2, 1 / 2), "blocks.1.3.bn2.weight": (R, 1 / 2, 1 / 2)})  # fmt: skip
+def stages_of_blocks_called_alike(n, L):
+    """The second block keeps its width: its twin is the base's second, not its first, whose fan-in is half as large."""
+    stages = [nn.Sequential(*(Widening(n, n) for _ in range(L))), nn.Sequential(*(Widening(n if i == 0 else 2 * n, 2 * n) for i in range(L)))]
+    return Net(n, stages, nn.Conv2d(3, n, 3, padding=1), nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2 * n, C)))
+
+
 class Attention(nn.Module):
     """`heads` fixed, so the head dimension grows; `scale(d)` the constant on the scores."""
 
@@ -433,6 +454,103 @@ def encoder_decoder(n, L):
     return Seq2Seq(n, L)
 
 
+class PostNormEncoderDecoder(nn.Module):
+    """No norm of its own at the end of the encoder: its last block's norm is what the decoder reads."""
+
+    def __init__(self, n, L):
+        super().__init__()
+        self.embed = nn.Embedding(V, n)
+        self.encoder = nn.ModuleList(PostNorm(norm=nn.LayerNorm(n), up=nn.Linear(n, 2 * n), down=nn.Linear(2 * n, n)) for _ in range(L))
+        self.decoder = nn.ModuleList(Block(cross=Attention(n), norm=nn.LayerNorm(n)) for _ in range(L))
+        self.head = nn.Linear(n, V)
+
+    def forward(self, source, target):
+        memory, h = self.embed(source), self.embed(target)
+        for layer in self.encoder:
+            memory = layer(memory)
+        for layer in self.decoder:
+            h = layer.norm(h + layer.cross(h, memory))
+        return self.head(h)
+
+
+@case((IDS, IDS), branches=lambda L: 2 * L, kinds={"post-norm"}, places={f"encoder.{i}.norm.weight": "stream" for i in range(4)},
+      numbers={f"{stack}.{i}.norm.weight": (1, 1 / 2, 1 / 2) for i in range(4) for stack in ("encoder", "decoder")})  # fmt: skip
+def post_norm_encoder_decoder(n, L):
+    return PostNormEncoderDecoder(n, L)
+
+
+class Cut(Block):
+    """One projection makes what grows and what does not (latent and rotary keys; a state space's inputs and B, C)."""
+
+    def f(self, h):
+        large, small = self.both(self.norm(h)).split([h.shape[-1], 8], -1)
+        return self.out(F.silu(large) * self.spread(small))
+
+
+@case(X, tail={"blocks.0.out.weight", "blocks.0.out.bias"}, roles={"blocks.0.both.weight": "hidden", "blocks.0.spread.weight": "input"},
+      numbers={"blocks.0.both.weight": INNER, "blocks.0.spread.weight": (1, R, R / 2)})  # fmt: skip
+def rows_that_grow_beside_rows_that_do_not(n, L):
+    return Net(n, [Cut(norm=nn.LayerNorm(n), both=nn.Linear(n, n + 8, bias=False), spread=nn.Linear(8, n), out=nn.Linear(n, n)) for _ in range(L)])
+
+
+class Nested(nn.Module):
+    """A residual network in a residual block; inside, the depth stays."""
+
+    def __init__(self, n):
+        super().__init__()
+        self.inner, self.out = nn.ModuleList(two_layer(n) for _ in range(2)), nn.Linear(n, n)
+
+    def forward(self, h):
+        z = h
+        for block in self.inner:
+            z = block(z)
+        return h + self.out(z)
+
+
+@case(X, branches=lambda L: 3 * L, places={"stem.weight": "outside"},
+      numbers={"stem.weight": (1, 1, 1 / 2), "blocks.0.out.weight": HIDDEN_TAIL, "blocks.0.inner.0.down.weight": INNER, "blocks.0.inner.0.up.weight": INNER})  # fmt: skip
+def residual_in_residual(n, L):
+    return Net(n, [Nested(n) for _ in range(L)])
+
+
+class Reversible(nn.Module):
+    """Two streams, each the input of the other's branches."""
+
+    def __init__(self, n, L):
+        super().__init__()
+        self.a, self.b, self.head = nn.Linear(D, n), nn.Linear(D, n), nn.Linear(2 * n, C)
+        self.f, self.g = (nn.ModuleList(TwoLayer(norm=nn.LayerNorm(n), up=nn.Linear(n, 2 * n), down=nn.Linear(2 * n, n)) for _ in range(L)) for _ in range(2))
+
+    def forward(self, x):
+        a, b = self.a(x), self.b(x)
+        for f, g in zip(self.f, self.g, strict=True):
+            a = a + f.f(b)
+            b = b + g.f(a)
+        return self.head(torch.cat([a, b], -1))
+
+
+@case(X, branches=lambda L: 2 * L, kinds={"identity", "projection"}, numbers={f"{k}.{i}.{m}.weight": v for k in "fg" for i in range(4) for m, v in (("up", INNER), ("down", HIDDEN_TAIL))} | {"a.weight": (1, 1, 1 / 2), "b.weight": (1, 1, 1 / 2)})  # fmt: skip
+def reversible(n, L):
+    return Reversible(n, L)
+
+
+class Averaging(nn.Module):
+    """Linear attention: queries are a softmax over the features, so the product with the memory is an average, not a sum."""
+
+    def __init__(self, n):
+        super().__init__()
+        self.norm, self.q, self.k, self.v, self.out = nn.LayerNorm(n), nn.Linear(n, n), nn.Linear(n, n), nn.Linear(n, n), nn.Linear(n, n)
+
+    def forward(self, h):
+        z = self.norm(h)
+        return h + self.out(self.q(z).softmax(-1) @ (self.k(z).softmax(-2).transpose(-1, -2) @ self.v(z)))
+
+
+@case(SEQ, numbers={"blocks.0.q.weight": INNER, "blocks.0.v.weight": INNER, "blocks.0.out.weight": HIDDEN_TAIL})
+def attention_that_averages_features(n, L):
+    return Net(n, [Averaging(n) for _ in range(L)])
+
+
 class Mixture(nn.Module):
     """A router over four experts kept in 3-D tensors; every expert takes part."""
 
@@ -474,7 +592,11 @@ class Sparse(nn.Module):
         return h + out
 
 
-@case(X, roles={"blocks.0.router.weight": "readout"}, places={"blocks.0.router.weight": "branch"})
+EXPERTS = {"0.weight": INNER, "0.bias": (1, R, R / 2), "2.weight": HIDDEN_TAIL, "2.bias": (R, 1 / 2, 1 / 2)}  # visited or not
+
+
+@case(X, roles={"blocks.0.router.weight": "readout"}, places={"blocks.0.router.weight": "branch"},
+      numbers={f"blocks.{b}.experts.{e}.{k}": v for b in (0, 3) for e in range(8) for k, v in EXPERTS.items()})  # fmt: skip
 def experts_not_all_visited(n, L):
     return Net(n, [Sparse(n) for _ in range(L)])
 

@@ -103,6 +103,36 @@ def test_never_scales_twice(name, scheme, tmp_path):
         assert equal(once, state(again))
 
 
+SEEDS = [*range(6), *(pytest.param(seed, marks=pytest.mark.full) for seed in range(6, 30))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_never_scales_twice_whichever_experts_are_visited(seed):
+    """The rescaled router sends tokens elsewhere: what an expert is must not depend on whether this draw visits it."""
+    case = CASES["experts-not-all-visited"]
+    torch.manual_seed(seed)
+    model, base = case.build(32, 4), case.build(16, 2)
+    p = trimtab.parametrize(model, base, example=case.example)
+    once = state(model)
+    q = trimtab.parametrize(model, base, example=case.example)
+    assert equal(once, state(model))
+    assert {n: (r.place, r.init, r.u, r.s) for n, r in p.rows.items()} == {n: (r.place, r.init, r.u, r.s) for n, r in q.rows.items()}
+
+
+def test_a_half_parametrized_model_is_refused():
+    """Parametrized, then one block drawn anew: neither a fresh draw nor done, so nothing is touched."""
+    case = CASES["pre-norm-transformer"]
+    torch.manual_seed(0)
+    model, base = case.build(64, 4), case.build(16, 2)
+    trimtab.parametrize(model, base, example=case.example)
+    for layer in model.layers:
+        layer.up.weight.data.mul_(2.0)
+    once = state(model)
+    with pytest.raises(trimtab.StructureError, match="parametrized before and changed"):
+        trimtab.parametrize(model, base, example=case.example)
+    assert equal(once, state(model))
+
+
 def test_richness_is_not_applied_twice_either():
     build = CASES["residual-mlp"].build
     model = build(64, 2)

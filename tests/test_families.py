@@ -190,3 +190,11 @@ def test_trainer_with_the_optimizer_handed_over(tmp_path):
     own.create_optimizer()
     with pytest.raises(trimtab.OptimizerError):
         p.check(own.optimizer)
+
+
+@pytest.mark.parametrize("name", ["resnet", "resnet-bottleneck", "regnet"])
+def test_every_convolution_of_a_stage_has_a_twin_of_its_kind(name):
+    """The first block of a stage widens, so its fan-in is no measure of the next block's: all ratios are 1 or 2."""
+    build, example, *_ = FAMILIES[name]
+    p = trimtab.parametrize(build(64, 4), build(32, 2), example=example)
+    assert {m for row in p.rows.values() for m in (row.m_in, row.m_out)} == {1.0, 2.0}

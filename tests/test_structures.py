@@ -24,7 +24,7 @@ def test_structure(name):
     assert len(p.branches) == case.branches(WIDE[1])
     assert {b.kind for b in p.branches} == case.kinds
     if case.branches(1):
-        assert p.depth == 2.0
+        assert p.depth == 2.0 or (isinstance(p.depth, dict) and p.depth["blocks"] == 2.0)
         assert all(b.tail for b in p.branches)
     if case.tail:
         assert set(p.branches[0].tail) == case.tail
@@ -101,6 +101,20 @@ def test_a_one_layer_base_does_not_mislead():
     p = trimtab.parametrize(case.build(16, 4), case.build(16, 1), example=case.example)
     assert (p["enc_norm.weight"].u, p["enc_norm.weight"].s) == (1.0, 1.0)
     assert p["decoder.3.cross.v.weight"].u == pytest.approx(0.5)
+
+
+def test_a_stage_of_one_block_is_no_twin_for_a_longer_one():
+    """The base's only block of the second stage widens; that of the model's second does not, so its fan-in ratio would be read as 4."""
+    case = CASES["stages-of-blocks-called-alike"]
+    with pytest.raises(trimtab.StructureError, match="give the base two blocks there"):
+        trimtab.parametrize(case.build(32, 2), case.build(16, 1), example=case.example)
+
+
+def test_rows_that_do_not_grow_are_said():
+    assert any("SGD's is m_out times too large" in note for note in parametrized(CASES["rows-that-grow-beside-rows-that-do-not"]).notes)
+    assert not any(
+        "m_out times" in note for name in ("pre-norm-transformer", "tied-with-packed-attention", "grouped-and-depthwise-conv") for note in parametrized(CASES[name]).notes
+    )
 
 
 def test_at_most_twelve_groups():

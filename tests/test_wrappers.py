@@ -159,3 +159,55 @@ def test_two_processes_equal_one(how, plain, tmp_path):
     model, p = parametrized()
     F.cross_entropy(model(IDS).flatten(0, 1), IDS.flatten()).backward()
     assert norms[0] == pytest.approx(float(p.clip_grad_norm_(1e9)), rel=1e-5)
+
+
+class Heads(torch.nn.Module):
+    """An auxiliary head of the same shape, met before the head, and called like it from the end."""
+
+    def __init__(self, n):
+        super().__init__()
+        self.stem = torch.nn.Linear(6, n)
+        self.aux = torch.nn.ModuleDict({"head": torch.nn.Linear(n, 5)})
+        self.head = torch.nn.Linear(n, 5)
+
+    def forward(self, x):
+        h = torch.relu(self.stem(x))
+        return self.head(h), self.aux["head"](h)
+
+
+class Holder(torch.nn.Module):
+    def __init__(self, **parts):
+        super().__init__()
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+
+def test_inside_a_holder_every_parameter_is_found_once():
+    model = Heads(32)
+    p = trimtab.parametrize(model, Heads(16), example=torch.randn(3, 6))
+    found = p.named_parameters(Holder(net=model))
+    assert {name: id(q) for name, q in found.items()} == {name: id(q) for name, q in model.named_parameters()}
+    groups = p.groups(torch.optim.AdamW, lr=1e-2, model=Holder(net=model))
+    assert sum(len(g["params"]) for g in groups) == len(list(model.parameters()))
+
+
+def test_of_two_copies_the_parametrized_one_is_taken_or_none():
+    model = Heads(32)
+    p = trimtab.parametrize(model, Heads(16), example=torch.randn(3, 6))
+    ema = copy.deepcopy(model).requires_grad_(False)
+    found = p.named_parameters(Holder(ema=ema, net=model))
+    assert all(found[name] is q for name, q in model.named_parameters())
+    resumed = trimtab.Parametrization.from_json(p.to_json())
+    with pytest.raises(trimtab.InputError, match="copies in Holder.*ema, net"):
+        resumed.named_parameters(Holder(ema=ema, net=model))
+
+
+def test_parameters_added_later_are_not_left_untrained():
+    model = Heads(32)
+    p = trimtab.parametrize(model, Heads(16), example=torch.randn(3, 6))
+    model.adapter = torch.nn.Linear(32, 4)
+    with pytest.raises(trimtab.InputError, match="2 have no factors, the first is adapter.weight"):
+        p.optimizer(torch.optim.AdamW, lr=1e-2)
+    assert p.optimizer(torch.optim.AdamW, lr=1e-2, only=lambda row: True)
+    model.adapter.requires_grad_(False)
+    assert p.optimizer(torch.optim.AdamW, lr=1e-2)

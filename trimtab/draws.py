@@ -162,7 +162,7 @@ def measure(params: Mapping[str, Tensor], rows: Mapping[str, Row], draws: Mappin
             pools.setdefault(draw.pool, []).append(name)
     evidence: dict[str, Evidence] = {}
     settled: dict[str, str] = {}
-    defaults: list[bool] = []
+    defaults: dict[str, bool] = {}  # what torch's own law says: as drawn, or as a parametrization leaves it
     for key, names in pools.items():
         mine = {n: m for n in names if (m := moments(params[n], rows[n].offset)) is not None}
         theirs = {draws[n].twin: m for n in names if (m := draws[n].base) is not None}
@@ -179,10 +179,10 @@ def measure(params: Mapping[str, Tensor], rows: Mapping[str, Row], draws: Mappin
             if as_drawn:
                 settled[key] = law
             if as_drawn != as_wanted:
-                defaults.append(as_drawn)
+                defaults[key] = as_drawn
             if as_drawn or as_wanted:
                 break
-    before = initlaw.already([e for key, e in evidence.items() if key not in settled], defaults)
+    before = initlaw.already([e for key, e in evidence.items() if key not in settled], list(defaults.values()))
     if before is False:
         evidence = {key: e.without(AS_WANTED) for key, e in evidence.items()}
     for key, e in evidence.items():
@@ -196,7 +196,32 @@ def measure(params: Mapping[str, Tensor], rows: Mapping[str, Row], draws: Mappin
             problems.append(_undecided(names, e))
         else:
             laws |= dict.fromkeys(names, (law, e.laws[law].ratio))
+    if before is None:
+        problems += _half_done({pools[key][0]: (laws[pools[key][0]][0], e, defaults.get(key)) for key, e in evidence.items() if pools[key][0] in laws})
     return laws, problems
+
+
+def _half_done(found: Mapping[str, tuple[str, Evidence, bool | None]]) -> list[str]:
+    """A model is parametrized as a whole or not at all: weights that only a parametrization explains beside others still to be rescaled.
+
+    Args:
+        found: {name: (law, evidence, whether torch's own law says that it is as drawn)}.
+    """
+    done, fresh = [], []
+    for name, (law, e, as_drawn) in found.items():
+        if AS_WANTED not in e.laws:
+            continue
+        off = {k: abs(math.log(other.ratio / e.laws[AS_WANTED].ratio)) > initlaw.SAME for k, other in e.laws.items()}
+        if off[law]:
+            fresh.append(name)
+        elif as_drawn is False or all(off[k] for k in off if k != AS_WANTED):
+            done.append(name)
+    if not done or not fresh:
+        return []
+    return [
+        f"{done[0]} is as a parametrization leaves it ({len(done)} such), {fresh[0]} is not ({len(fresh)} such): a model parametrized before and changed since? "
+        f"Start from a fresh draw of all; if this is one, say how {done[0]} was drawn: overrides={{'{done[0]}': {{'init_law': its std over the base's}}}}."
+    ]
 
 
 def _torch_default(way: str, mine: Mapping[str, Moments], params: Mapping[str, Tensor], draws: Mapping[str, Draw], factor: float) -> bool:

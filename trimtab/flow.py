@@ -145,6 +145,24 @@ class Flow:
                 found.append(Use("elementwise", 1, math.prod(self.trace.values[value].shape), 1, -1))
         return sorted(found, key=lambda use: use.node)
 
+    def pieces(self, use: Use) -> tuple[int, ...]:
+        """How a product's outputs are cut up at once, if they are: a projection that makes several things."""
+        value, bias = self.trace.nodes[use.node].outputs[0], 0
+        while True:
+            shape = self.trace.values[value].shape
+            users = [self.trace.nodes[n] for n in self.trace.consumers[value]]
+            if use.fan_out not in shape:
+                return ()
+            dim = max(d for d, n in enumerate(shape) if n == use.fan_out)
+            if users and all(user.name in ops.CUTS for user in users):
+                sizes = [self.trace.values[o].shape for user in users for o in user.outputs]
+                cut = tuple(s[dim] for s in sizes if len(s) == len(shape))
+                return cut if len(cut) > 1 and sum(cut) == use.fan_out else ()
+            added = len(users) == 1 and users[0].name == "add" and any(self.weightlike(i) for i in users[0].inputs)
+            if len(users) != 1 or not (users[0].name in ops.REARRANGED or (added and not bias)):
+                return ()
+            value, bias = users[0].outputs[0], bias + added
+
     def _use(self, node: Node, value: int, numel: int, factor: bool) -> Use:
         shape = self.trace.values[value].shape
         size = math.prod(shape)

@@ -22,7 +22,7 @@ from trimtab.graph import Graph, Product
 from trimtab.pairing import Pairing
 from trimtab.roles import Facts
 from trimtab.tails import Blocked, Tail, constant_factor, degree, proven, tails
-from trimtab.trace import Node
+from trimtab.trace import Node, Ref
 
 
 @dataclasses.dataclass
@@ -120,7 +120,7 @@ class _Collector:
                     f"a product of two activations over {p.size} numbers ({sorted(key[0])} with {sorted(key[1])}) has no counterpart in the base: another architecture, or an example that takes another path."
                 )
             twin = alike[order % len(alike)]  # blocks repeat, so their products do
-            if p.size == twin.size:  # over tokens, or over heads that stay: its constants are ordinary ones
+            if p.size == twin.size or self._averages(twin):  # over tokens, or over heads that stay: its constants are ordinary ones
                 continue
             for which, product in enumerate((p, twin)):
                 for side in (product.left, product.right):
@@ -139,6 +139,15 @@ class _Collector:
             if taker not in self.folded and not math.isclose(fold, 1.0, rel_tol=1e-9):
                 self._fold_product(p, twin, fold)
             self.folded[taker] = fold
+
+    def _averages(self, twin: Product) -> bool:
+        """One operand of the base's product is made of weights that sum to 1 (a softmax over what is contracted): an average, the same at every size."""
+        trace = self.base.trace
+        left, right = (trace.tensor(a.index) for a in trace.nodes[twin.node].args[:2] if isinstance(a, Ref))
+        for operand, dim in ((left, -1), (right, -2)):
+            if operand.dim() >= -dim and bool((operand >= 0).all()) and bool(((operand.double().sum(dim) - 1).abs() < 1e-2).all()):
+                return True
+        return False
 
     def _fold_product(self, p: Product, twin: Product, fold: float) -> None:
         side = p.left or p.right

@@ -80,7 +80,7 @@ class Graph(Residuals):
         branches = sorted({i for i, side in met if side == "branch"})
         skips = [i for i, side in met if side == "skip"]
         if skips:
-            stream, outer = self._stream_of(name), self.enclosing(min(skips))
+            stream, outer = self._stream_of(name), min((self.enclosing(i) for i in sorted(skips)), key=len)  # a stem meets the skips of a block and of those inside it
             if stream is not None or not outer:
                 return Place(stream=stream)
             branches = [outer[0]]  # before the first add of a stack that lies inside a branch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from trimtab.graph import Graph
@@ -50,6 +51,12 @@ def advice(graph: Graph, base: Graph, p: Parametrization) -> list[str]:
     if unused:
         notes.append(
             f"{len(unused)} parameters are not used in this example's forward ({', '.join(unused[:3])}{'...' if len(unused) > 3 else ''}): they follow their used siblings, or their shape."
+        )
+    mixed = [name for name, row in p.rows.items() if row.role == "hidden" and not math.isclose(math.prod(row.shape) / math.prod(row.base_shape), row.m_in * row.m_out)]
+    if mixed:
+        notes.append(
+            f"{len(mixed)} matrices make things that grow beside things that do not ({', '.join(mixed[:3])}{'...' if len(mixed) > 3 else ''}): they start as the former want; Adam's rate serves both, "
+            "but SGD's is m_out times too large for the latter. Use an Adam, or keep them in two tensors."
         )
     if not graph.readouts:
         notes.append("no readout was found (nothing maps the features to outputs that do not grow): the output is a hidden state, and a head added later needs its own factors.")

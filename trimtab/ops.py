@@ -85,6 +85,9 @@ LINEAR = frozenset(
     ]
 )
 
+# Of these, the ones that cut a tensor up.
+CUTS = frozenset(["slice", "narrow", "split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "chunk"])
+
 # f(c x) = c f(x) for c > 0, which is all a multiplier needs.
 POSITIVE = frozenset(
     [

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import re
+from collections.abc import Mapping
 
 from trimtab.errors import StructureError
 from trimtab.graph import Graph, Place
@@ -32,6 +33,47 @@ def loose_template(name: str) -> str:
     'block#.fc#.weight'
     """
     return re.sub(r"\d+", "#", name)
+
+
+def _alike(a: str, b: str) -> tuple[int, int, int]:
+    """How alike two paths of one length are: parts that are the same, at the end, at the start."""
+    same = [x == y for x, y in zip(a.split("."), b.split("."), strict=True)]
+    return sum(same), [*same[::-1], False].index(False), [*same, False].index(False)
+
+
+def _same_end(a: str, b: str) -> int:
+    """How many of the last parts of two paths are the same.
+
+    >>> _same_end("blocks.5.experts.3.2.weight", "blocks.0.experts.1.2.weight")
+    2
+    """
+    same = [x == y for x, y in zip(a.split(".")[::-1], b.split(".")[::-1], strict=False)]
+    return [*same, False].index(False)
+
+
+class Siblings:
+    """For a parameter that an example did not use: the used one of its shape that is called most like it but for numbers.
+
+    An expert that was not visited follows a visited one of its block, layer by layer; only where its block has none, another block's.
+
+    >>> siblings = Siblings({"blocks.0.experts.1.0.weight": (8, 8), "blocks.0.experts.1.2.weight": (8, 8), "blocks.1.experts.5.2.weight": (8, 8)})
+    >>> siblings.of("blocks.0.experts.5.2.weight", (8, 8)), siblings.of("blocks.2.experts.5.2.weight", (8, 8))
+    ('blocks.0.experts.1.2.weight', 'blocks.1.experts.5.2.weight')
+    """
+
+    def __init__(self, used: Mapping[str, tuple[int, ...]]):
+        self._known: dict[object, list[str]] = {}
+        for name, shape in used.items():
+            for key in ((template(name), shape), (template(name), shape, _block(name))):
+                self._known.setdefault(key, []).append(name)
+
+    @classmethod
+    def among(cls, graph: Graph) -> Siblings:
+        return cls({name: graph.trace.values[graph.trace.params[name]].shape for name, uses in graph.uses.items() if uses})
+
+    def of(self, name: str, shape: tuple[int, ...]) -> str | None:
+        near = self._known.get((template(name), shape, _block(name))) or self._known.get((template(name), shape), [])
+        return max(near, key=lambda other: _alike(name, other), default=None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,9 +104,10 @@ def _places(graph: Graph) -> dict[str, Place]:
         if place.stream is not None and "#" in template(name):
             streams[template(name), _signature_of_use(graph, name)] = place.stream
     for name, place in places.items():
-        key = template(name), _signature_of_use(graph, name)
-        if place == Place() and key in streams:
-            places[name] = Place(stream=streams[key])
+        stream = streams.get((template(name), _signature_of_use(graph, name)))
+        elsewhere = not place.tail_of and all(graph.residuals[i].stack != stream for i in place.branches)  # the end of an encoder, read by a decoder's branches
+        if stream is not None and place.stream is None and elsewhere:
+            places[name] = Place(stream=stream)
     return places
 
 
@@ -196,20 +239,53 @@ def _pair_branches(
         faults += problems
         for signature, indices in kinds[0].items():
             others = kinds[1].get(signature, [])
-            for j, i in enumerate(indices if others else ()):
-                branch_twin[i] = others[spread(j, len(indices), len(others))]
+            shapes = [{i: _shapes(g, found[i]) for i in group} for g, found, group in ((model, parts[0], indices), (base, parts[1], others))]
+            branch_twin |= _by_shape(*shapes) if others else {}
+            for i in indices if others else ():
+                if _widens(base, branch_twin[i]) and not _widens(model, i) and shapes[0][i] not in [shapes[0][o] for o in indices if _widens(model, o)]:
+                    faults.append(
+                        f"stack {k}: {next(iter(parts[0][i].values()))[0]} is in a block that keeps its width, and the base's only such block changes it: give the base two blocks there"
+                    )
                 for key, names in parts[0][i].items():
                     partners = parts[1][branch_twin[i]][key]
                     here, there = _like_named(model, names[0]), _like_named(base, partners[0])
                     if len(names) != len(partners) and here != there:
                         faults.append(f"{names[0]} is one of {here} such layers or experts in its branch, {partners[0]} in the base one of {there}: neither width nor depth")
-                    twin |= {a: partners[min(j, len(partners) - 1)] for j, a in enumerate(names) if a not in twin}
+                    if len(names) == len(partners):
+                        found = dict(zip(names, partners, strict=True))
+                    else:  # experts, of which one example visits more than another: the layer of each that is called alike to the end
+                        found = {a: max(partners, key=lambda b: _same_end(a, b)) for a in names}
+                    twin |= {a: b for a, b in found.items() if a not in twin}
                 inner = [[s for s, home in enumerate(h) if home == r] for h, r in zip(homes, (i, branch_twin[i]), strict=True)]
                 if len(inner[0]) != len(inner[1]):
                     faults.append(f"stack {k}: a branch holds {len(inner[0])} residual stacks of its own, its twin in the base {len(inner[1])}")
                     continue
                 todo += zip(*inner, strict=True)
     return twin, branch_twin, counts, faults
+
+
+def _shapes(graph: Graph, parts: Mapping[tuple[object, ...], list[str]]) -> object:
+    """The shapes of a branch's parameters; of experts, each shape once."""
+    return tuple(frozenset(graph.trace.values[graph.trace.params[n]].shape for n in names) for names in parts.values())
+
+
+def _by_shape(mine: Mapping[int, object], theirs: Mapping[int, object]) -> dict[int, int]:
+    """Branches spread evenly over the base's, sizes apart: the first block of a stage, which widens, is not the others' twin.
+
+    >>> _by_shape({0: "16 to 32", 1: "32", 2: "32", 3: "32"}, {0: "8 to 16", 1: "16"})
+    {0: 0, 1: 1, 2: 1, 3: 1}
+    """
+    sizes = [list(dict.fromkeys(shapes.values())) for shapes in (mine, theirs)]
+    apart = len(sizes[0]) == len(sizes[1])
+    found: dict[int, int] = {}
+    for here, there in zip(*sizes, strict=True) if apart else [(None, None)]:
+        a, b = [i for i in mine if not apart or mine[i] == here], [i for i in theirs if not apart or theirs[i] == there]
+        found |= {i: b[spread(j, len(a), len(b))] for j, i in enumerate(a)}
+    return found
+
+
+def _widens(graph: Graph, index: int) -> bool:
+    return graph.residuals[index].kind == "projection"
 
 
 def _like_named(graph: Graph, name: str) -> int:
@@ -254,6 +330,11 @@ def _stacks(graph: Graph) -> tuple[list[list[int]], list[int | None]]:
 def _pair_rest(model: Graph, base: Graph, places: dict[str, Place], twin: dict[str, str], unscaled: tuple[str, ...]) -> list[str]:
     """Everything that is in no branch of its own: one to one, except on streams and in unused siblings of used blocks."""
     faults: list[str] = []
+    siblings = Siblings.among(model)
+    for name in (n for n, uses in model.uses.items() if not uses):  # an expert that this example did not visit looks like its visited sibling
+        used = siblings.of(name, model.trace.values[model.trace.params[name]].shape)
+        if used in twin:
+            twin[name] = twin[used]
     paired_base = set(twin.values())
     mine = [n for n in model.uses if n not in twin]
     theirs = [n for n in base.uses if n not in paired_base]

@@ -85,26 +85,41 @@ class Parametrization:
             if not self._models:
                 raise InputError("this parametrization was read from JSON and has no model: pass model=.")
             model = self._models[0]
-        found: dict[str, nn.Parameter] = {}
-        given = dict(model.named_parameters())
-        plain = {_strip(name): name for name in given}
-        for name in self.rows:
-            for candidate in (name, *(a for a, n in self._aliases.items() if n == name)):
-                match = candidate if candidate in given else plain.get(candidate) or next((g for s, g in plain.items() if s.endswith("." + candidate)), None)
-                if match is not None:
-                    found[name] = given[match]
-                    break
-        missing = [name for name in self.rows if name not in found]
-        if missing:
-            raise InputError(
-                f"the model given must be the one parametrized, or a wrapper of it: {len(missing)} of {len(self.rows)} parameters are not in {type(model).__name__}, the first is {missing[0]}."
-            )
+        found = self._inside(model)
         for name, q in found.items():
             if tuple(q.shape) != self.rows[name].shape:
                 raise InputError(
                     f"the model given must have the size that was parametrized: {name} is {tuple(q.shape)} there and {self.rows[name].shape} here. Parametrize that model against its base."
                 )
         return found
+
+    def _inside(self, model: nn.Module) -> dict[str, nn.Parameter]:
+        """The parameters by row, all under one prefix: a head and an auxiliary head are called alike from the end."""
+        given = dict(model.named_parameters(remove_duplicate=False))
+        plain = {_strip(name): name for name in given} | {name: name for name in given}
+        also: dict[str, list[str]] = {name: [name] for name in self.rows}
+        for alias, name in self._aliases.items():
+            also[name].append(alias)
+        first = next(iter(self.rows), "")
+        prefixes = dict.fromkeys(["", *(p[: -len(n)] for n in also.get(first, []) for p in plain if p.endswith("." + n))])
+        matches = []
+        for prefix in prefixes:
+            names = {name: next((plain[prefix + n] for n in also[name] if prefix + n in plain), None) for name in self.rows}
+            matches.append({name: given[n] for name, n in names.items() if n is not None})
+        most = max(matches, key=len)
+        if len(most) < len(self.rows):
+            missing = [name for name in self.rows if name not in most]
+            raise InputError(
+                f"the model given must be the one parametrized, or a wrapper of it: {len(missing)} of {len(self.rows)} parameters are not in {type(model).__name__}, the first is {missing[0]}."
+            )
+        whole = [m for m in matches if len(m) == len(self.rows)]
+        known = {id(p) for inner in self._models for p in inner.parameters()}
+        own = [m for m in whole if all(id(p) in known for p in m.values())]
+        different = {tuple(id(p) for p in m.values()): m for m in own or whole}
+        if len(different) > 1:
+            inside = [prefix.rstrip(".") or "itself" for prefix, m in zip(prefixes, matches, strict=True) if len(m) == len(self.rows)]
+            raise InputError(f"which of the copies in {type(model).__name__} is meant cannot be told: {', '.join(inside)}. Pass that one as model=.")
+        return next(iter(different.values()), {})
 
     def apply(self, model: nn.Module) -> Parametrization:
         """Rescale a model's own draw to the right start, once, in place. The global RNG is not touched.
@@ -211,6 +226,8 @@ class Parametrization:
         _check_rate(lr)
         fam = family(cls, hyper)
         params = self.named_parameters(model)
+        if only is None:
+            self._refuse_strangers(model, params)
         all_factors = self.factors(cls, **hyper)
         decay, eps = hyper.get("weight_decay", _default(cls, "weight_decay")), hyper.get("eps", _default(cls, "eps"))
         if fam.decay == "coupled" and decay and not self.scheme.identity and COUPLED not in self.notes:
@@ -242,6 +259,16 @@ class Parametrization:
         if model is not None:
             self._remember(model)
         return [{"params": ps, **numbers[key]} for key, ps in merged.items()]
+
+    def _refuse_strangers(self, model: nn.Module | None, params: Mapping[str, nn.Parameter]) -> None:
+        """Parameters that came after parametrize (a new head, an adapter) have no factors, and would silently not be trained."""
+        known = {id(p) for p in params.values()}
+        new = [name for name, p in (self._models[0] if model is None else model).named_parameters() if p.requires_grad and id(p) not in known]
+        if new:
+            raise InputError(
+                f"every trainable parameter must have been parametrized: {len(new)} have no factors, the first is {new[0]}. "
+                "Parametrize the model with them, freeze them, or choose with only= and train them in an optimizer of their own."
+            )
 
     def optimizer(self, cls: Any, lr: float, *, model: nn.Module | None = None, only: str | Callable[[Row], bool] | None = None, **hyper: Any) -> Any:
         """The optimizer, built on `groups`."""

@@ -326,9 +326,11 @@ class Residuals(Flow):
     def enclosing(self, index: int) -> tuple[int, ...]:
         """The branches a residual add itself lies in, innermost first (nested residual networks).
 
-        It must come from that branch's own skip: an encoder whose only reader is one decoder branch lies in none.
+        Its stream must come from that branch's own skip: an encoder whose only reader is one decoder branch lies in none, and
+        of two streams that read each other (a reversible network) neither lies in the other.
         """
         chain: list[int] = []
+        skip = self.residuals[index].skip
         while True:
             out = self.trace.nodes[self.residuals[index].node].outputs[0]
             met = self.reach[out]
@@ -340,6 +342,7 @@ class Residuals(Flow):
             if len(branches) != 1 or branches[0] <= index:
                 return tuple(chain)
             (index,) = branches
-            if not self.behind[out] >> self.residuals[index].source & 1:
+            if not self.behind[skip] >> self.residuals[index].source & 1:
                 return tuple(chain)
             chain.append(index)
+            skip = self.residuals[index].skip

@@ -17,7 +17,7 @@ from trimtab import ops
 from trimtab.errors import StructureError, faults
 from trimtab.flow import Use
 from trimtab.graph import Graph
-from trimtab.pairing import Pairing, template
+from trimtab.pairing import Pairing, Siblings, template
 from trimtab.residuals import Residual
 
 ROLES = ("input", "hidden", "readout", "elementwise", "scalar")
@@ -133,10 +133,7 @@ class _Reader:
         self.model, self.base, self.pairing, self.overrides = model, base, pairing, overrides
         self.ratios = depth_ratios(pairing)
         self.biases = {b: w for w, bs in model.readouts.items() for b in bs}
-        self.by_template: dict[str, str] = {}
-        for name, uses in model.uses.items():
-            if uses:
-                self.by_template.setdefault(template(name), name)
+        self.siblings = Siblings.among(model)
         self.ranks = self._ranks()
         self.zero = {r.index: self._starts_at_zero(r) for r in model.residuals}
 
@@ -160,7 +157,7 @@ class _Reader:
             raise StructureError(f"{name} has no elements (shape {shape}, base {base_shape}): remove it, nothing can be said of it.")
         if len(shape) != len(base_shape):
             raise StructureError(f"{name} has shape {shape}, its twin {twin} in the base {base_shape}: other ranks, so another architecture.")
-        sibling = name if self.model.uses[name] else self.by_template.get(template(name), name)
+        sibling = name if self.model.uses[name] else self.siblings.of(name, shape) or name
         uses = self.model.uses[sibling]
         twin_uses = self.base.uses[twin] or self.base.uses[self.pairing.twin[sibling]]
         role = self.overrides.role(name)
@@ -169,7 +166,7 @@ class _Reader:
         readout = self._readout(sibling, tied)
         label = role or self._label(kind, m_in, m_out, first, readout)
         facts = Facts(name, twin, shape, base_shape, label, kind, m_in, m_out, tied=tied, first=first, readout=readout, fans=fans)
-        facts = dataclasses.replace(facts, uses=tuple(dict.fromkeys(u.kind for u in uses)), partner=self._partner(sibling), rank=self.ranks[name])
+        facts = dataclasses.replace(facts, uses=tuple(dict.fromkeys(u.kind for u in uses)), partner=self._partner(sibling), rank=self.ranks[sibling])
         return self._placed(facts, sibling, twin)
 
     @staticmethod
@@ -197,7 +194,7 @@ class _Reader:
             tied = bool(contract)
             return "matrix", 1.0 if role in (None, "input") else rows, a.fan_out / b.fan_out, (a.fan_in, a.fan_out, b.fan_in, b.fan_out), tied
         if contract and base_of["contract"]:
-            pairs = {(a.fan_in / b.fan_in, a.fan_out / b.fan_out) for a, b in zip(contract, base_of["contract"], strict=False)}
+            pairs = {(a.fan_in / b.fan_in, self._growth(a, b)) for a, b in zip(contract, base_of["contract"], strict=False)}
             a, b = contract[0], base_of["contract"][0]
             if a.copies != b.copies and role is None:
                 raise StructureError(
@@ -208,7 +205,7 @@ class _Reader:
                 raise StructureError(
                     f"{name} {shape} (base {base_shape}) is used slice by slice, {len(contract)} times here and {len(base_of['contract'])} in the base: the weights of several blocks in one tensor. One rate cannot serve them; keep them in a ParameterList."
                 )
-            m_in, m_out = a.fan_in / b.fan_in, a.fan_out / b.fan_out
+            m_in, m_out = a.fan_in / b.fan_in, self._growth(a, b)
             fans = (a.fan_in, a.fan_out, b.fan_in, b.fan_out)
             if role == "input":
                 return "matrix", 1.0, m_out, fans, False
@@ -234,6 +231,16 @@ class _Reader:
         raise StructureError(
             f"{name} is used as {sorted({u.kind for u in uses})} here and as {sorted({u.kind for u in twin_uses})} in the base: another architecture, or an example that takes another path."
         )
+
+    def _growth(self, a: Use, b: Use) -> float:
+        """m_out. Where a product is cut into parts that grow and parts that do not, that of the ones that grow."""
+        m_out = a.fan_out / b.fan_out
+        cuts = [graph.pieces(use) if m_out != 1 else () for graph, use in ((self.model, a), (self.base, b))]
+        if len(cuts[0]) == len(cuts[1]) > 0:
+            ratios = {x / y for x, y in zip(*cuts, strict=True)}
+            if len(ratios) == 2 and 1.0 in ratios:
+                return max(ratios - {1.0})
+        return m_out
 
     def _elementwise(
         self, name: str, shape: tuple[int, ...], base_shape: tuple[int, ...], uses: list[Use], twin_uses: list[Use], role: str | None, numel: float, growing: list[float]
