@@ -1,5 +1,6 @@
 """Sweeps that lose nothing: every test here runs real processes and kills, fills or damages for real."""
 
+import os
 import random
 import resource
 import shutil
