@@ -1,5 +1,6 @@
 """Sweeps that lose nothing: every test here runs real processes and kills, fills or damages for real."""
 
+import os
 import random
 import resource
 import shutil
@@ -257,7 +258,8 @@ def test_ctrl_c_once(tmp_path):
     process.send_signal(signal.SIGINT)
     begun = time.monotonic()
     said = process.communicate(timeout=30)[0]
-    assert process.returncode == 130 and time.monotonic() - begun < 5.0, said
+    busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))  # five seconds of a machine of one's own
+    assert process.returncode == 130 and time.monotonic() - begun < 5.0 * busy, said
     assert "same command" in said and gone(store, 1.0)
     held = Store(store)
     assert held.counts()["running"] == 0

@@ -34,7 +34,7 @@ from trimtab.sweeps.mending import mended
 from trimtab.sweeps.store import StoreError
 from trimtab.sweeps.worker import DISK, folder_of
 
-PATIENCE = 2.5  # seconds for workers to checkpoint after Ctrl-C
+PATIENCE = 4.0  # seconds for workers to checkpoint after Ctrl-C
 COPY = 60.0  # seconds between copies of the store
 
 
@@ -283,7 +283,7 @@ class Driver:
         with contextlib.suppress(BrokenPipeError):
             nursery.stdin.close()
         try:
-            nursery.wait(0.5)
+            nursery.wait(1.0)
         except subprocess.TimeoutExpired:
             nursery.kill()
             nursery.wait()
