@@ -4,7 +4,7 @@ VENV := .venv
 RUN := OMP_NUM_THREADS=1 $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
-.PHONY: install test test-full demo lint bench clean
+.PHONY: install test test-slow test-sets test-full demo lint bench clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
@@ -16,6 +16,17 @@ install: $(STAMP)
 
 test: $(STAMP) lint
 	$(RUN) -m pytest -q -n 2
+
+test-slow: $(STAMP)
+	$(RUN) -m pytest -q -n 2 -m "slow and not full"
+
+# The same numbers on other machines' kernels: fleets, resumption and kills under other instruction sets.
+SETS := "ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=COMPATIBLE" \
+        "ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_CBWR=AVX2"
+test-sets: $(STAMP)
+	for set in $(SETS); do echo "== $$set"; \
+	  env $$set OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -q -n 2 -m "not full" \
+	    tests/test_fleet.py tests/test_same_numbers.py -k "numbers or bitwise or rows" || exit 1; done
 
 test-full: $(STAMP) lint
 	$(RUN) -m pytest -q -n 2 -m "full or not full"

@@ -1,12 +1,15 @@
 """A fleet of runs against the same runs one by one in plain PyTorch, and the loop against a bare one; ratios in one run.
 
     python benchmarks/fleet.py
+    python benchmarks/fleet.py --rule       16 runs one by one over a fleet of 16, by size: where the rule of `trimtab.slots` comes from
 
 Interleaved, one thread, the best of several rounds of each side, since other load on a machine only ever adds time.
 """
 
 from __future__ import annotations
 
+import itertools
+import sys
 import time
 from collections.abc import Callable
 
@@ -15,6 +18,7 @@ import torch
 from trimtab import fleet
 from trimtab.config import RunConfig
 from trimtab.setup import cross_entropy, forward, setup
+from trimtab.slots import choose
 from trimtab.train import Run
 
 RATES = [2.0 ** (-6 + i / 2) for i in range(12)]
@@ -70,8 +74,38 @@ def ratio(a: Callable[[], None], b: Callable[[], None], rounds: int) -> tuple[fl
     return best[0] / best[1], best[0] * 1e3, best[1] * 1e3
 
 
+def stepping(config: RunConfig) -> tuple[Callable[[], None], Callable[[], None]]:
+    """A step of one run, and a step of a fleet of 16 like it."""
+    single, group = Run(config), fleet.Fleet([config.changed(seed=i % 3, lr=config.lr * (1 + i)) for i in range(16)])
+    steps = itertools.count()
+
+    def alone() -> None:
+        single.step(next(steps))
+
+    def together() -> None:
+        group.step(next(steps))
+
+    return alone, together
+
+
+def rule() -> None:
+    """The ratio against parameters and floating point operations of a step."""
+    sizes = [("mlp", w, d, {}) for w, d in ((16, 6), (32, 12), (64, 6), (64, 24), (128, 6), (128, 12), (192, 6), (256, 6), (512, 6))]
+    sizes += [("resnet", w, 6, {"norm": n}) for w in (8, 16, 32, 64) for n in ("none", "batch")]
+    sizes += [("vit", w, 2, {"patch": 4, "heads": 2}) for w in (16, 32, 64, 128)]
+    for model, width, depth, options in sizes:
+        shape = dict(model=model, width=width, depth=depth, base=(width, depth), model_options=options)
+        config = RunConfig(**shape, lr=1e-4, optimizer="adamw", steps=50, eval_examples=0)
+        made = setup(config)
+        r, _, _ = ratio(*stepping(config), 10)
+        numbers = sum(p.numel() for p in made.sample.parameters())
+        print(f"{model:7s} width {width:4d} depth {depth:3d} {options!s:28s} {numbers:8d} parameters {made.flops:9.2e} flops {16 * r:5.2f} x")
+
+
 def main() -> None:
     torch.set_num_threads(1)
+    if "--rule" in sys.argv:
+        return rule()
     mlp = RunConfig(width=32, depth=12, base=(32, 3), lr=0.1, eval_examples=0, steps=1000)
     print("fleet of 12 rates, residual MLP, batch 64, depth 12: plain PyTorch one by one / fleet")
     for width, wanted in ((32, 3.0), (64, 1.6)):
@@ -86,7 +120,7 @@ def main() -> None:
         "vit 32": RunConfig(model="vit", width=32, depth=3, lr=0.001, optimizer="adamw", model_options={"patch": 2, "heads": 4}, eval_examples=0, steps=1000),
     }
     for name, config in others.items():
-        together = fleet.pays(config, 12)
+        together = choose(config).slots > 1
         r, _, _ = ratio(plain(config, 5), ours(config, 5, together), 6)
         print(f"  {name:10s}: {r:5.2f} x   (wanted 0.95)   {'fleet' if together else 'one by one'}")
     print("the loop itself: trimtab one by one / plain PyTorch")

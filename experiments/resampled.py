@@ -1,4 +1,4 @@
-"""Verdicts on a real sweep drawn again and again: the demo's networks over depth with 24 seeds, of which a few are drawn each time.
+"""Verdicts on a real sweep drawn again and again: residual MLPs over depth with 24 seeds, of which a few are drawn each time.
 
     python experiments/resampled.py [draws, 200] [store, resampled.db]
 
@@ -13,15 +13,22 @@ from collections import Counter
 import numpy as np
 
 import trimtab
-from trimtab.commands.demonstrating import grid
 from trimtab.sweeps.store import Store
 
 SEEDS = 24
 
 
 def sweep(path: str) -> Store:
-    wanted = grid(list(range(100, 100 + SEEDS))) | dict(name="resampled", schemes=["mup", "depth-mup"], sizes="product", widths=[32])
-    wanted.pop("centre")
+    wanted = dict(
+        name="resampled",
+        schemes=["mup", "depth-mup"],
+        base=[32, 3],
+        depths=[3, 6, 12, 24, 48],
+        widths=[32],
+        seeds=list(range(100, 100 + SEEDS)),
+        axes={"lr": {"log2": [-6, 1.5], "step": 0.5}},
+        run=dict(model="mlp", model_options={"branch_scale": 3**-0.5}, data="digits", optimizer="sgd", batch_size=64, steps=200),
+    )
     trimtab.sweep(wanted, path, workers=2)
     return Store(path)
 

@@ -5,7 +5,8 @@
     python experiments/theory_neural_tangents.py --compare kernels.npz
 
 (jax later than 0.4.30 has no jax.core.Jaxpr, which neural-tangents 0.6.5 imports.) The branch multiplier L^-1/2 is put on the weights: a Dense
-layer with W_std = L^-1/2 in NTK parameterization has both its NNGP and its NTK term times 1/L, as THEORY 3 has it.
+layer with W_std = L^-1/2 in NTK parameterization has both its NNGP and its NTK term times 1/L,
+as docs/theory.md, equation (27) has it.
 """
 
 import argparse

@@ -1,11 +1,10 @@
 """Sweeps that lose nothing: every test here runs real processes and kills, fills or damages for real."""
 
-import os
 import random
 import resource
-import shutil
 import signal
 import sqlite3
+import subprocess
 import time
 
 import pytest
@@ -43,14 +42,12 @@ def undisturbed(tmp_path_factory):
         assert code == 0, said
         out[fleet] = results(folder / "sweep.db")
         assert len(out[fleet]) == 200 and {"done", "diverged"} >= {v[0] for v in out[fleet].values()}
-    shutil.copytree(root / "cache", root.parent / "cache", dirs_exist_ok=True)
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fleet", [1, 10])
 def test_fifty_killed_workers(tmp_path, undisturbed, fleet):
-    cache = tmp_path / "cache"
-    shutil.copytree(next(tmp_path.parent.glob("cache")), cache)  # the same choice of fleets
     folder = tmp_path / "x"
     folder.mkdir()
     path, dice = write(folder, GRID | {"budget": GRID["budget"] | {"fleet": fleet}}), random.Random(fleet)
@@ -68,6 +65,7 @@ def test_fifty_killed_workers(tmp_path, undisturbed, fleet):
     same(found, undisturbed[fleet])
 
 
+@pytest.mark.slow
 def test_twenty_killed_drivers(tmp_path, undisturbed):
     folder = tmp_path / "x"
     folder.mkdir()
@@ -92,6 +90,7 @@ def test_twenty_killed_drivers(tmp_path, undisturbed):
     same(found, undisturbed[1])
 
 
+@pytest.mark.slow
 def test_a_killed_nursery_is_replaced(tmp_path):
     path = write(tmp_path, GRID | {"seeds": 3})
     process, kills = start(path), 0
@@ -104,6 +103,7 @@ def test_a_killed_nursery_is_replaced(tmp_path):
     assert all(v[3] == 1 for v in results(path.with_suffix(".db")).values())
 
 
+@pytest.mark.slow
 def test_two_drivers_share_500_cells(tmp_path):
     path = write(tmp_path, GRID | {"seeds": 25, "run": SMALL | {"steps": 8}})
     both = [start(path), start(path)]
@@ -126,6 +126,7 @@ def test_a_frozen_workers_late_write_is_refused(tmp_path):
     assert float(store.to_pandas().train_loss[0]) == 2.0
 
 
+@pytest.mark.slow
 def test_disk_full(tmp_path, undisturbed):
     """A file-size limit below what the store needs; then the same command without it."""
     folder = tmp_path / "x"
@@ -175,6 +176,7 @@ def test_damaged_checkpoints_are_never_loaded(tmp_path):
     assert run(config, checkpoint=tmp_path / "c").curves["loss"].tolist() == whole
 
 
+@pytest.mark.slow
 def test_damaged_stores_are_never_believed(tmp_path, undisturbed):
     """Bytes flipped or cut at 100 places: the numbers read are those written, or there is an error, or the row runs again."""
     folder = tmp_path / "x"
@@ -227,6 +229,7 @@ def data(split, seed, step):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fleet", [1, 20])
 def test_a_tenth_raises_and_the_rest_completes(tmp_path, fleet):
     (tmp_path / "mine.py").write_text(RAISING)
@@ -248,24 +251,124 @@ def test_a_tenth_raises_and_the_rest_completes(tmp_path, fleet):
     assert Store(path.with_suffix(".db")).counts()["done"] == 36 + 40
 
 
-def test_ctrl_c_once(tmp_path):
-    path = write(tmp_path, GRID | {"run": SMALL | {"steps": 4000}, "seeds": 1})
-    process = start(path)
-    store = path.with_suffix(".db")
-    while not processes(store)[1]:
-        time.sleep(0.1)
-    time.sleep(1.5)
+SLOW = """
+import os, pathlib, time, torch
+def data(split, seed, step):
+    time.sleep(0.02)
+    pathlib.Path(os.environ["TRACE"]).open("a").write(f"{split} {seed} {step}\\n")
+    g = torch.Generator().manual_seed(seed * 1000 + step)
+    x = torch.randn(16, 64, generator=g)
+    return x, (x[:, 0] > 0).long()
+"""
+
+
+def slow(tmp_path, monkeypatch, **budget):
+    """A sweep of one run at a time whose every batch is noted in a file: (path, the notes so far)."""
+    monkeypatch.setenv("TRACE", str(tmp_path / "trace"))
+    (tmp_path / "mine.py").write_text(SLOW)
+    run = SMALL | {"data": "mine.py:data", "steps": 400, "model_options": {"inputs": 64, "classes": 10}}
+    path = write(tmp_path, {"base": [8, 3], "seeds": [7], "axes": {"lr": [0.1]}, "run": run, "fleet": 1, "budget": budget})
+
+    def steps():
+        trace = tmp_path / "trace"
+        lines = trace.read_text().splitlines() if trace.exists() else []
+        return [int(line.split()[2]) for line in lines if line.startswith("train 7 ")]
+
+    return path, steps
+
+
+def until(condition, within=120.0):
+    end = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+def test_ctrl_c_saves_the_run_under_way(tmp_path, monkeypatch):
+    """No checkpoint but the one Ctrl-C asks for: the next command continues at the very step that was next."""
+    path, steps = slow(tmp_path, monkeypatch, checkpoint_seconds=3600)
+    process, store = start(path), path.with_suffix(".db")
+    until(lambda: len(steps()) >= 30)
     process.send_signal(signal.SIGINT)
-    begun = time.monotonic()
-    said = process.communicate(timeout=30)[0]
-    busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))  # five seconds of a machine of one's own
-    assert process.returncode == 130 and time.monotonic() - begun < 5.0 * busy, said
-    assert "same command" in said and gone(store, 1.0)
+    said = process.communicate(timeout=120)[0]
+    assert process.returncode == 130 and "same command" in said and "Traceback" not in said, said
+    assert gone(store, 30.0)
     held = Store(store)
-    assert held.counts()["running"] == 0
-    assert list((tmp_path / "sweep.db.work").glob("*.checkpoint")), "the run under way was checkpointed"
+    assert held.counts() == {"waiting": 1, "running": 0, "done": 0, "diverged": 0, "failed": 0}
+    held.close()
+    made = max(steps()) + 1
+    (checkpoint,) = (tmp_path / "sweep.db.work").glob("*.checkpoint")
+    state, wrong = checkpoints.load(checkpoint)
+    assert state is not None and not wrong and len(state["losses"]) == made
+    code, said = finish(path)
+    assert code == 0, said
+    assert [s for s in steps() if s >= 1].count(made - 1) == 1 and sorted(set(steps())) == list(range(400)), "a step was made twice"
+    (found,) = results(store).values()
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    (alone / "mine.py").write_text(SLOW)
+    undisturbed = alone / "sweep.toml"
+    undisturbed.write_text(path.read_text())
+    assert finish(undisturbed)[0] == 0
+    same({"cell": found}, {"cell": next(iter(results(undisturbed.with_suffix(".db")).values()))})
 
 
+def test_ctrl_c_before_any_run_leaves_nothing_behind(tmp_path):
+    """Interrupted while the cells are being made: the user's model takes its time to be imported."""
+    (tmp_path / "mine.py").write_text(f"import pathlib, time\npathlib.Path({str(tmp_path / 'begun')!r}).touch()\ntime.sleep(600)\ndef build(width, depth): ...\n")
+    path = write(tmp_path, {"base": [8, 3], "seeds": 1, "axes": {"lr": [0.1]}, "run": SMALL | {"model": "mine.py:build", "model_options": {}}})
+    process = start(path)
+    until((tmp_path / "begun").exists)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=120)[0]
+    assert process.returncode == 130 and "Traceback" not in said and "before any run" in said, said
+    assert gone(path.with_suffix(".db"), 30.0) and not path.with_suffix(".db").exists()
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_a_run_is_set_up_leaves_at_once(tmp_path, monkeypatch):
+    """A worker that builds its model for ten minutes has nothing to save: it gives its cell back and goes."""
+    monkeypatch.setenv("WAIT", "")
+    (tmp_path / "mine.py").write_text(
+        "import os, pathlib, sys, time, torch\n"
+        "from trimtab.models.mlp import build as real\n"
+        "def build(width, depth):\n"
+        "    if 'trimtab.sweeps.nursery' in ' '.join(sys.orig_argv):\n"
+        f"        pathlib.Path({str(tmp_path / 'begun')!r}).touch()\n        time.sleep(600)\n"
+        "    return real(width, depth)\n"
+    )
+    path = write(tmp_path, {"base": [8, 3], "seeds": 1, "axes": {"lr": [0.1]}, "run": SMALL | {"model": "mine.py:build", "model_options": {}}, "fleet": 1})
+    process = start(path)
+    until((tmp_path / "begun").exists)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=120)[0]
+    assert process.returncode == 130 and "same command" in said, said
+    assert gone(path.with_suffix(".db"), 30.0)
+    assert Store(path.with_suffix(".db")).counts()["waiting"] == 1
+
+
+@pytest.mark.slow
+def test_a_second_ctrl_c_leaves_at_once_and_loses_nothing_finished(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import pathlib, time, torch\n"
+        "def data(split, seed, step):\n"
+        f"    if seed == 1 and step == 5:\n        pathlib.Path({str(tmp_path / 'stuck')!r}).touch()\n        time.sleep(600)\n"
+        "    return torch.ones(4, 64), torch.zeros(4, dtype=torch.long)\n"
+    )
+    run = SMALL | {"data": "mine.py:data", "steps": 10, "model_options": {"inputs": 64, "classes": 10}}
+    path = write(tmp_path, {"base": [8, 3], "seeds": [0, 1], "axes": {"lr": [0.01]}, "run": run, "fleet": 1})
+    process, store = start(path, workers=1), path.with_suffix(".db")
+    until(lambda: (tmp_path / "stuck").exists() and Store(store).counts()["done"] == 1)
+    process.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):  # the step it is in has ten minutes to go: the first asks politely
+        process.wait(3.0)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60.0) == 130 and gone(store, 30.0)
+    held = Store(store)
+    assert held.counts()["done"] == 1 and sum(held.counts().values()) == 2
+
+
+@pytest.mark.slow
 def test_a_hung_cell_is_cut_off(tmp_path):
     (tmp_path / "mine.py").write_text(
         "import time, torch\ndef data(split, seed, step):\n    if seed == 1 and step == 3:\n        time.sleep(600)\n    return torch.ones(4, 64), torch.zeros(4, dtype=torch.long)\n"
@@ -277,6 +380,7 @@ def test_a_hung_cell_is_cut_off(tmp_path):
     assert store.counts()["done"] == 2 and "wall clock" in store.errors()[0][1]
 
 
+@pytest.mark.slow
 def test_a_cell_that_kills_its_worker_is_given_up(tmp_path):
     (tmp_path / "mine.py").write_text(
         "import os, torch\ndef data(split, seed, step):\n    if seed == 1 and step == 3:\n        os._exit(139)\n    return torch.ones(4, 64), torch.zeros(4, dtype=torch.long)\n"

@@ -11,6 +11,8 @@ from movement import BUILDS, DEPTHS, IDS, WIDTHS, slopes
 
 import trimtab
 
+pytestmark = pytest.mark.slow
+
 QUICK = {("gpt2", "width", "depth-mup"), ("llama", "depth", "depth-mup"), ("llama", "depth", "completep"), ("llama", "width", "sp"), ("llama", "depth", "sp")}
 
 

@@ -18,6 +18,8 @@ from torch import nn
 import trimtab
 from structures import CASES, IDS, Net, OwnMultiplier, X
 
+pytestmark = pytest.mark.slow
+
 RUNS = {"adamw": (torch.optim.AdamW, 1e-3), "sgd": (torch.optim.SGD, 0.1)}
 PROBE = torch.randn(64, X.shape[1], generator=torch.Generator().manual_seed(5))
 LABELS = (PROBE @ torch.randn(X.shape[1], 5, generator=torch.Generator().manual_seed(6))).argmax(-1)  # to be learned, not noise

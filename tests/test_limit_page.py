@@ -6,6 +6,8 @@ import pytest
 
 from trimtab import cli
 
+pytestmark = pytest.mark.slow
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
 ARGUMENTS = ["limit", "--width", "16,32", "--depth", "2,4,inf", "--steps", "3", "--points", "2", "--networks", "32", "--samples", "400", "--rates", "0.05,0.1,0.2,0.4"]

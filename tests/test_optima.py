@@ -35,7 +35,7 @@ def assert_covers(kind, se, seeds, shared, n):
 
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("se", [0.05, 0.3])
-@pytest.mark.parametrize("kind", [*KINDS, "cliff"])
+@pytest.mark.parametrize("kind", [k if k == "two-sided" else pytest.param(k, marks=pytest.mark.slow) for k in (*KINDS, "cliff")])
 def test_intervals_cover(kind, se, shared):
     if kind in ("flat", "cliff") and se > 0.05:
         pytest.skip("one noise for these")
@@ -59,6 +59,7 @@ def assert_verdicts(n, kind):
     assert moving.drifts >= 0.85 - slack(0.85, n), moving
 
 
+@pytest.mark.slow
 def test_verdicts_are_right():
     assert_verdicts(60, "quadratic")
 

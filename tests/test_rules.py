@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from trimtab import rules
+from trimtab import InputError, rules
 from trimtab.rules import FAMILIES, Scales, factors, kind_scales, place_scales, richness_scales
 
 ratio = st.floats(0.05, 50)
@@ -93,7 +93,38 @@ def test_richness(gamma0):
     assert math.isclose(rest.u / rest.s, gamma0**2, rel_tol=1e-9)  # eta = eta_0 gamma^2
 
 
-# (what, arguments, (init, u, s) or (lr, decay, eps)): worked out by hand from THEORY 1.2.
+larger = st.floats(1, 50)
+
+
+@many
+@given(kinds, larger, larger, places, larger, alphas, larger, st.booleans(), st.sampled_from(["weight", "bias", None]), larger)
+def test_there_and_back_is_one(kind, m_in, m_out, place, m_L, alpha, uses, zero_tail, readout, gamma):
+    """Shrinking is the inverse of growing, for every number, whatever the kind, the place and the richness."""
+
+    def scales(power):
+        depth = place_scales(place, m_L**power, alpha, uses=uses**power, zero_tail=zero_tail)
+        return kind_scales(kind, m_in**power, m_out**power) * depth * richness_scales(readout, gamma**power)
+
+    assert close(scales(1) * scales(-1), Scales())
+    for family in FAMILIES.values():
+        there, back = (factors(family, scales(k), m_in=m_in**k, m_out=m_out**k) for k in (1, -1))
+        assert close(rules.Factors(there.lr * back.lr, there.weight_decay * back.weight_decay, there.eps * back.eps), rules.Factors())
+
+
+@pytest.mark.parametrize(("m_in", "m_out", "init"), [(1 / 8, 1 / 8, 8**0.5), (1 / 8, 1, 8), (1, 1 / 8, 1), (1 / 9, 1 / 4, 9 / 2), (1 / 4, 1 / 9, 2)])
+def test_a_smaller_matrix_by_hand(m_in, m_out, init):
+    assert kind_scales("matrix", m_in, m_out).init == pytest.approx(init, rel=1e-12)
+
+
+@pytest.mark.parametrize(("m_in", "m_out"), [(2, 1 / 2), (1 / 2, 2), (1.01, 0.99)])
+def test_growing_one_way_and_shrinking_the_other_has_no_rule(m_in, m_out):
+    with pytest.raises(InputError, match="fan-in is .* and the fan-out"):
+        kind_scales("matrix", m_in, m_out)
+    assert kind_scales("matrix", m_in, m_out, init=0.3) == Scales(0.3, 1 / m_in, 1 / m_out)
+
+
+# (what, arguments, (init, u, s) or (lr, decay, eps)): worked out by hand from
+# docs/theory.md, equations (7), (9), (10) and (12).
 BY_HAND = [
     ("kind", ("matrix", 4.0, 4.0), (1 / 2, 1 / 4, 1 / 4)),
     ("kind", ("matrix", 4.0, 1.0), (1 / 4, 1 / 4, 1)),

@@ -1,6 +1,9 @@
 """Ways to be silently wrong that were met once: each is right now, or refused with what to do."""
 
+import ast
+import copy
 import math
+import re
 
 import pytest
 import torch
@@ -8,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import trimtab
-from structures import IDS, LM, Block, Layer, Net, X
+from structures import CASES, IDS, LM, Block, Layer, Net, X
 from trimtab import InputError, StructureError
 
 R = 2**-0.5
@@ -390,3 +393,163 @@ def test_unused_numbers_do_not_block():
 
     p = trimtab.parametrize(Spare(32), Spare(16), example=X)
     assert p["spare"].rescale == 1.0 and any("not used" in n for n in p.notes)
+
+
+# -- targets smaller than their base ---------------------------------------------------------------------------------
+
+
+def fixed(model):
+    for q in model.parameters():
+        if q.ndim > 1:
+            nn.init.normal_(q, std=0.02)
+    return model
+
+
+def plain_mlp(n, L=2):
+    return Net(n, [Block(fc=nn.Linear(n, n)) for _ in range(L)])
+
+
+@pytest.mark.parametrize("draw", [lambda m: m, fixed], ids=["standard", "fixed std"])
+@pytest.mark.parametrize(("build", "example", "body"), [(plain_mlp, X, "blocks"), (lambda n: LM(n, [Layer(n), Layer(n)]), IDS, "layers")], ids=["mlp", "transformer"])
+def test_a_narrower_target_starts_as_its_base(build, example, body, draw):
+    """512 wide to 64: the stream's rms is the base's (0.35 of it by the rule for larger targets); 64 numbers x 3 seeds."""
+    sizes = [0.0, 0.0]
+    for seed in range(3):
+        torch.manual_seed(seed)
+        model, base = draw(build(64)), draw(build(512))
+        trimtab.parametrize(model, base, example=example)
+        for i, m in enumerate((model, base)):
+            seen = []
+            hook = getattr(m, body)[-1].register_forward_hook(lambda m, args, out, seen=seen: seen.append(out))
+            with torch.no_grad():
+                m(example)
+            hook.remove()
+            sizes[i] += seen[0].square().mean().item()
+    assert math.sqrt(sizes[0] / sizes[1]) == pytest.approx(1.0, abs=0.12)
+
+
+@pytest.mark.parametrize("scheme", ["depth-mup", "completep", "mup", "ntk"])
+@pytest.mark.parametrize("name", ["residual-mlp", "pre-norm-transformer"])
+def test_there_and_back_through_a_model(name, scheme):
+    build, example = CASES[name].build, CASES[name].example
+    up = trimtab.parametrize(build(64, 4), build(16, 2), example=example, scheme=scheme, apply=False)
+    down = trimtab.parametrize(build(16, 2), build(64, 4), example=example, scheme=scheme, apply=False)
+    for name, row in down.rows.items():
+        assert (up[name].init * row.init, up[name].u * row.u, up[name].s * row.s) == pytest.approx((1, 1, 1), rel=1e-9), name
+
+
+class Bottleneck(nn.Module):
+    def __init__(self, n, inner, L=2):
+        super().__init__()
+        self.stem, self.head = nn.Linear(6, n), nn.Linear(n, 5)
+        self.blocks = nn.ModuleList(Block(up=nn.Linear(n, inner), fc=nn.Linear(inner, n)) for _ in range(L))
+
+    def forward(self, x):
+        h = self.stem(x)
+        for block in self.blocks:
+            h = h + block.fc(torch.relu(block.up(h)))
+        return self.head(h)
+
+
+def test_one_width_up_and_the_other_down_is_asked_and_the_answer_works():
+    def models():
+        return Bottleneck(64, 16, 4), Bottleneck(16, 64, 2)
+
+    with pytest.raises(InputError, match=r"up.weight: fan-in x 4, fan-out x 0.25(.|\n)*fc.weight: fan-in x 0.25, fan-out x 4") as asked:
+        trimtab.parametrize(*models(), example=X)
+    pasted = ast.literal_eval(re.search(r"pass overrides=(.*)\.$", str(asked.value))[1])
+    p = trimtab.parametrize(*models(), example=X, overrides=pasted)
+    assert p["blocks.3.up.weight"].init == pytest.approx(1 / 2) and p["blocks.3.fc.weight"].init == pytest.approx(2 * 2**-0.5, rel=1e-5)
+    assert (p["blocks.0.up.weight"].u, p["blocks.0.up.weight"].s) == pytest.approx((1 / 4 * R, 4 * R))
+
+
+def test_a_shallower_target_needs_tails_too():
+    """A branch without parameters to fold into, whichever model is the deeper one."""
+
+    class NoGain(Block):
+        def f(self, h):
+            z = self.fc(h)
+            return z * torch.rsqrt(z.pow(2).mean(-1, keepdim=True) + 1e-6)
+
+    with pytest.raises(StructureError, match="homogeneous"):
+        two_sizes(lambda n, L: Net(n, [NoGain(fc=nn.Linear(n, n)) for _ in range(L)]), (16, 4), (16, 2))
+
+
+# -- numbers that are not to be touched ------------------------------------------------------------------------------
+
+
+class Quantised(nn.Module):
+    """A frozen matrix of codes times a scale, an index and a mask, all parameters."""
+
+    def __init__(self, n, dtype):
+        super().__init__()
+        codes = torch.rand(n, n) > 0.5 if dtype is torch.bool else (20 * torch.randn(n, n)).to(dtype)
+        self.codes = nn.Parameter(codes, requires_grad=False)
+        self.order = nn.Parameter(torch.randperm(n), requires_grad=False)
+        self.spare = nn.Parameter(torch.zeros(2, n, dtype=torch.int64), requires_grad=False)
+        self.stem, self.scale, self.head = nn.Linear(6, n), nn.Parameter(torch.full((n,), 0.01)), nn.Linear(n, 5)
+
+    def forward(self, x):
+        h = torch.relu(self.stem(x))[:, self.order]
+        return self.head(h + F.linear(h * self.scale, self.codes.float()))
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int32, torch.bool, torch.float8_e4m3fn])
+def test_numbers_that_are_not_floating_point_are_left_alone(dtype):
+    torch.manual_seed(0)
+    model = Quantised(64, dtype)
+    before = copy.deepcopy(model)
+    p = trimtab.parametrize(model, Quantised(16, dtype), example=X)
+    for name in ("codes", "order", "spare"):
+        assert torch.equal(getattr(model, name).float(), getattr(before, name).float()) and p[name].rescale == 1.0
+    assert not torch.equal(model.head.weight, before.head.weight)
+    assert any("3 parameters are not floating point" in note for note in p.notes)
+    p.check(p.optimizer(torch.optim.AdamW, lr=1e-3))
+
+
+def test_complex_parameters_are_refused():
+    class Complex(Net):
+        def __init__(self, n):
+            super().__init__(n, [])
+            self.w = nn.Parameter(torch.randn(n, n, dtype=torch.complex64))
+
+        def forward(self, x):
+            return self.head((self.stem(x).to(torch.complex64) @ self.w).real)
+
+    with pytest.raises(InputError, match="w of the model is complex"):
+        trimtab.parametrize(Complex(32), Complex(16), example=X)
+
+
+def same_object(model, base):
+    model.head.bias = base.head.bias
+
+
+def same_storage(model, base):
+    model.head.bias.data = base.head.bias.data
+
+
+@pytest.mark.parametrize("share", [same_object, same_storage])
+def test_memory_shared_with_the_base_is_refused(share):
+    model, base = plain_mlp(64), plain_mlp(16)
+    share(model, base)
+    before = copy.deepcopy(base.state_dict())
+    with pytest.raises(InputError, match="head.bias of the model and head.bias of the base are one memory.*copy.deepcopy"):
+        trimtab.parametrize(model, base, example=X)
+    assert all(torch.equal(v, before[k]) for k, v in base.state_dict().items())
+    model = plain_mlp(64)
+    trimtab.parametrize(model, copy.deepcopy(base), example=X)
+
+
+@pytest.mark.parametrize("wrap", [lambda m: m, nn.DataParallel])
+def test_model_and_base_are_two(wrap):
+    base = plain_mlp(16)
+    with pytest.raises(InputError, match="one object.*copy.deepcopy"):
+        trimtab.parametrize(wrap(base), base, example=X)
+    assert trimtab.parametrize(base, copy.deepcopy(base), example=X)["head.weight"].rescale == 1.0
+
+
+def test_two_parameters_on_one_memory_are_refused():
+    model = LM(32, [Layer(32)])
+    model.head.weight.data = model.embed.weight.data
+    with pytest.raises(InputError, match="embed.weight and head.weight are two parameters on one memory"):
+        trimtab.parametrize(model, LM(16, [Layer(16)]), example=IDS)

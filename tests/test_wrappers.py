@@ -211,3 +211,63 @@ def test_parameters_added_later_are_not_left_untrained():
     assert p.optimizer(torch.optim.AdamW, lr=1e-2, only=lambda row: True)
     model.adapter.requires_grad_(False)
     assert p.optimizer(torch.optim.AdamW, lr=1e-2)
+
+
+# -- trainers --------------------------------------------------------------------------------------------------------
+
+
+def test_accelerate(plain):
+    """Its wrapped optimizer and model: checked, clipped and trained as without."""
+    accelerate = pytest.importorskip("accelerate")
+    model, p = parametrized()
+    accelerator = accelerate.Accelerator(cpu=True)
+    wrapped, optimizer = accelerator.prepare(model, p.optimizer(torch.optim.AdamW, lr=1e-2, weight_decay=0.1))
+    assert type(optimizer).__name__ == "AcceleratedOptimizer"
+    rates = [g["lr"] for g in optimizer.param_groups]
+    assert p.lrs(optimizer, 1e-2) == pytest.approx(rates)
+    for step in range(3):
+        ids = IDS.roll(step, 1)
+        optimizer.zero_grad()
+        accelerator.backward(F.cross_entropy(wrapped(ids).flatten(0, 1), ids.flatten()))
+        assert float(p.clip_grad_norm_(1e9, model=wrapped)) > 0
+        optimizer.step()
+        p.check(optimizer)
+    assert close(weights(model), plain)
+    for group in optimizer.param_groups:
+        group["lr"] = 1e-2
+    with pytest.raises(trimtab.OptimizerError, match="must be one number"):
+        p.check(optimizer)
+
+
+def test_hugging_face_trainer(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+
+    def gpt(n, L):
+        sizes = dict(n_embd=n, n_layer=L, n_head=2, vocab_size=64, n_positions=16, bos_token_id=0, eos_token_id=0)
+        return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes))
+
+    torch.manual_seed(0)
+    model = gpt(64, 4)
+    ids = torch.randint(0, 64, (8, 16))
+    p = trimtab.parametrize(model, gpt(32, 2), example=dict(input_ids=ids))
+    optimizer = p.optimizer(torch.optim.AdamW, lr=1e-3, weight_decay=0.1, no_decay=lambda row: len(row.shape) < 2)
+    norms = []
+
+    class Watch(transformers.TrainerCallback):
+        def on_pre_optimizer_step(self, args, state, control, model=None, optimizer=None, **more):
+            norms.append((float(p.clip_grad_norm_(0.5, model=model)), float(p.clip_grad_norm_(0.5, model=model))))
+
+        def on_step_end(self, args, state, control, model=None, optimizer=None, **more):
+            p.check(optimizer)
+
+    options = dict(output_dir=str(tmp_path), max_steps=3, per_device_train_batch_size=4, use_cpu=True, report_to=[], save_strategy="no", disable_tqdm=True)
+    data = [dict(input_ids=row, labels=row) for row in ids]
+    arguments = transformers.TrainingArguments(**options, max_grad_norm=0)
+    trainer = transformers.Trainer(model=model, args=arguments, train_dataset=data, optimizers=(optimizer, None), callbacks=[Watch()])
+    trainer.train()
+    assert len(norms) == 3 and all(before > 0.5 and after == pytest.approx(0.5, rel=1e-3) for before, after in norms)
+    p.check(trainer.optimizer)
+    own = transformers.Trainer(model=model, args=transformers.TrainingArguments(**options), train_dataset=data)
+    with pytest.raises(trimtab.OptimizerError, match="mixes parameters"):
+        p.check(own.create_optimizer())

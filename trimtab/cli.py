@@ -20,12 +20,34 @@ Exit codes: 0 good; 1 the verdict is no; 2 the input is wrong (all faults at onc
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
+import os
 import sys
-from typing import Annotated, Literal
-
-import tyro
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from trimtab.errors import TrimtabError
+
+if TYPE_CHECKING:
+    import tyro
+
+    Text = str | None
+    Number = float | None
+    Size = Literal["depth", "width"] | None
+else:
+    try:
+        import tyro
+    except ModuleNotFoundError:  # with torch alone installed the command says what it needs
+        tyro = None
+    else:  # --help shows what to write, not that None is what an option left out stands for
+        Text = Annotated[str | None, tyro.conf.arg(metavar="STR", help_behavior_hint="")]
+        Number = Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")]
+        Size = Annotated[Literal["depth", "width"] | None, tyro.conf.arg(metavar="{depth,width}", help_behavior_hint="")]
+
+CLOSED_PIPE = 141  # what a shell reports of a program that SIGPIPE ended: `trimtab ... | head` is no verdict
+# What pip installs for a module, where that is not its own name.
+HF, IMAGES = "'trimtab[hf]'", "'trimtab[images]'"
+CORE = ("tyro", "rich", "pydantic", "pandas", "scipy", "plotly", "jinja2", "sklearn", "numpy", "torch")
+PACKAGES = {"sklearn": "scikit-learn", "PIL": IMAGES, "transformers": HF, "accelerate": HF}
 
 
 @dataclasses.dataclass
@@ -57,16 +79,18 @@ class Explain:
     """Width of the model you tuned."""
     base_depth: int
     """Its depth."""
-    build: tyro.conf.Positional[str | None] = None
+    build: tyro.conf.Positional[Text] = None
     """Your `build(width, depth) -> nn.Module`, as pkg.mod:function or file.py:function. Its module may have an `example()`."""
-    hf: str | None = None
+    hf: Text = None
     """Instead of build: a model type of transformers (gpt2, llama, vit, ...), from its configuration, offline."""
     scheme: str = "depth-mup"
     """sp, ntk, mup, depth-mup or completep."""
     optimizer: str = "AdamW"
     """Class in torch.optim whose factors are shown."""
-    example: str | None = None
+    example: Text = None
     """A function that makes the inputs of one forward, if not `example` beside build."""
+    data: Text = None
+    """Your `data(split, seed, step)`, whose first batch is the example, if not `data` beside build."""
     json: bool = False
     """Print the parametrization as JSON."""
 
@@ -82,9 +106,9 @@ class Train:
 
     config: tyro.conf.Positional[str]
     """run.toml: the fields of trimtab.train.RunConfig."""
-    checkpoint: str | None = None
+    checkpoint: Text = None
     """Where to keep the run while it lasts; default: beside the file, as run.checkpoint."""
-    out: str | None = None
+    out: Text = None
     """Write the result with its curves to this JSON file."""
     json: bool = False
     """Print the result as JSON, without progress."""
@@ -114,7 +138,7 @@ class Sweep:
 
     config: tyro.conf.Positional[str]
     """sweep.toml: `trimtab new sweep.toml` writes one with every key explained."""
-    store: str | None = None
+    store: Text = None
     """The SQLite file of results; default: beside the file, as sweep.db."""
     workers: int = 2
     """Processes."""
@@ -133,7 +157,7 @@ class Status:
 
     store: tyro.conf.Positional[str]
     """The sweep's SQLite file."""
-    csv: str | None = None
+    csv: Text = None
     """Also write all cells to this CSV file."""
     json: bool = False
     """Print the counts as JSON."""
@@ -191,16 +215,19 @@ class Transfer:
 
     store: tyro.conf.Positional[str]
     """The file that `trimtab sweep` wrote."""
-    over: Literal["depth", "width"] | None = None
+    over: Size = None
     """Which size grows; both when both were swept."""
     hp: str = "lr"
     """The hyperparameter asked about: any number that was swept."""
-    scheme: str | None = None
-    """The scheme the exit code is about; depth-mup when the sweep has it."""
+    scheme: Text = None
+    """The scheme the exit code is about. Default: depth-mup if it was swept, else completep, else mup, ntk,
+    sp."""
     metric: str = "train_loss"
     """train_loss, test_loss or accuracy."""
     where: tuple[str, ...] = ()
     """What to hold fixed where more was swept, as name=value."""
+    suggest: Text = None
+    """Where the runs cannot tell: write the sweep with what would (values, seeds, sizes) to this file."""
     json: bool = False
     """Print everything as JSON; infinite and missing numbers are null."""
 
@@ -236,7 +263,8 @@ class Check:
     """Coordinate check: do hyperparameters transfer over width and depth? Exit code 0 PASS, 1 FAIL, 3 INCONCLUSIVE."""
 
     build: tyro.conf.Positional[str]
-    """Your `build(width, depth) -> nn.Module`, as pkg.mod:function or file.py:function. Its module may have `data(step)` and `loss(output, target)`."""
+    """Your `build(width, depth) -> nn.Module`, as pkg.mod:function or file.py:function. Its module may have
+    `data` and `loss`."""
     base_width: int
     """Width of the model you tuned; depths are measured at it."""
     base_depth: int
@@ -245,19 +273,21 @@ class Check:
     """Widths to measure. Default: the base's times 1, 2, 4, 8."""
     depths: tuple[int, ...] = ()
     """Depths to measure. Default: the base's times 1, 2, 4, 8."""
-    data: str | None = None
-    """Your `data(step)`, a dict or (inputs, target), if not `data` beside build; `data(split, seed, step)` is taken too."""
-    loss: str | None = None
-    """Your `loss(output, target)`, if not `loss` beside build, nor cross-entropy; beside `data(split, seed, step)` it is `loss(output, batch)`, as in a sweep."""
+    data: Text = None
+    """Your `data(split, seed, step)`, which returns (inputs, target) or a dict, if not `data` beside build. As in a sweep;
+    the Python function's `data(step)` is taken too."""
+    loss: Text = None
+    """Your `loss(output, batch)`, if not `loss` beside build, nor cross-entropy. As in a sweep; beside `data(step)` it is
+    `loss(output, target)`."""
     scheme: str = "depth-mup"
     """sp, ntk, mup, depth-mup or completep."""
     optimizer: str = "AdamW"
     """Class in torch.optim; or your own set-up `(model, width, depth) -> optimizer` as pkg.mod:function, measured as it is against --expect."""
-    expect: str | None = None
+    expect: Text = None
     """With an optimizer of your own: the scheme whose predictions it is measured against (default depth-mup)."""
     lr: float = 1e-3
     """Base learning rate."""
-    weight_decay: float | None = None
+    weight_decay: Number = None
     """Base weight decay, if not the optimizer's default."""
     steps: int = 5
     """Training steps."""
@@ -265,11 +295,11 @@ class Check:
     """Initialisations at every size."""
     sharpness: bool = False
     """Also follow the top eigenvalue of the Hessian."""
-    device: str | None = None
+    device: Text = None
     """Where the models are put."""
-    figure: str | None = None
+    figure: Text = None
     """Write the figure to this HTML file."""
-    store: str | None = None
+    store: Text = None
     """Also keep it in this sweep's store: `trimtab report` then has a section on it."""
     json: bool = False
     """Print the check as JSON."""
@@ -308,13 +338,13 @@ class Limit:
     """Samples of the theory's solution; its error falls as their root."""
     tolerance: float = 0.05
     """Relative error that counts as close enough."""
-    rates: str | None = None
+    rates: Text = None
     """Also the best rate: loss against these rates, comma-separated, in the limit and in networks."""
     seed: int = 0
     """Of networks, samples and points."""
-    store: str | None = None
+    store: Text = None
     """A sweep's file to attach the section to; `trimtab report` then shows it."""
-    out: Annotated[str | None, tyro.conf.arg(aliases=["-o"])] = None
+    out: Annotated[str | None, tyro.conf.arg(aliases=["-o"], metavar="STR", help_behavior_hint="")] = None
     """Write an offline page to this HTML file."""
     json: bool = False
     """Print everything as JSON; infinite and missing numbers are null."""
@@ -325,33 +355,76 @@ class Limit:
         return limiting(self)
 
 
-Commands = (
-    Annotated[Demo, tyro.conf.subcommand("demo")]
-    | Annotated[Explain, tyro.conf.subcommand("explain")]
-    | Annotated[Check, tyro.conf.subcommand("check")]
-    | Annotated[Train, tyro.conf.subcommand("train")]
-    | Annotated[New, tyro.conf.subcommand("new")]
-    | Annotated[Sweep, tyro.conf.subcommand("sweep")]
-    | Annotated[Status, tyro.conf.subcommand("status")]
-    | Annotated[Retry, tyro.conf.subcommand("retry")]
-    | Annotated[Transfer, tyro.conf.subcommand("transfer")]
-    | Annotated[Report, tyro.conf.subcommand("report")]
-    | Annotated[Limit, tyro.conf.subcommand("limit")]
-    | Annotated[Doctor, tyro.conf.subcommand("doctor")]
-    | Annotated[Version, tyro.conf.subcommand("version")]
+COMMANDS = (
+    *(Demo, Explain, Check, Train, New, Sweep, Status, Retry, Transfer, Report, Limit),
+    *(Doctor, Version),
 )
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     try:
-        command = tyro.cli(Commands, prog="trimtab", description="Tune a small network once; keep its hyperparameters when it gets wider and deeper.", args=argv)  # type: ignore[arg-type]
-        return command.run()
+        code = _run(argv)
+        sys.stdout.flush()  # a reader that has gone is noticed here, not when Python ends
+        return code
     except TrimtabError as error:
         print(f"trimtab: {error}", file=sys.stderr)
         return 2
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] == "trimtab":
+            raise
+        print(f"trimtab: {missing(error.name)}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:
+        return _closed()
+    except SystemExit as end:  # rich ends the program itself when its reader has gone
+        if isinstance(end.__context__, BrokenPipeError):
+            return _closed()
+        raise
+
+
+def _run(argv: list[str] | None) -> int:
+    if tyro is None:
+        raise ModuleNotFoundError("No module named 'tyro'", name="tyro")
+    commands: Any = None
+    for kind in COMMANDS:  # a union: tyro makes a subcommand of each
+        one = Annotated[kind, tyro.conf.subcommand(kind.__name__.lower())]
+        commands = one if commands is None else commands | one
+    about = "Tune a small network once; keep its hyperparameters when it gets wider and deeper."
+    return tyro.cli(commands, prog="trimtab", description=about, args=argv).run()
+
+
+def missing(module: str) -> str:
+    """What to install for a module that is not there, with all else that is missing.
+
+    >>> missing("PIL")
+    "this command needs PIL, which is not installed: pip install 'trimtab[images]'"
+    """
+    name = module.split(".")[0]
+    package = PACKAGES.get(name, name)
+    shown = name if package in (HF, IMAGES) else package
+    others = [PACKAGES.get(other, other) for other in CORE if other != name and not _installed(other)]
+    return f"this command needs {shown}, which is not installed: pip install {' '.join([package, *others])}"
+
+
+def _installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ImportError:
+        return False
+
+
+def _closed() -> int:
+    """Nobody reads on: what is left goes nowhere, so that Python does not complain of it when it ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            os.dup2(nowhere, stream.fileno())
+        except (OSError, ValueError):  # a stream that is no file
+            continue
+    return CLOSED_PIPE
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ Count = Field(ge=1)
 OPTIMIZERS = ("sgd", "adam", "adamw", "muon")
 SCHEDULES = ("constant", "cosine", "linear", "step")
 DECAYS = ("constant", "rate", "cosine")
+VERSION = 2  # of what a run's fields mean: another one where the same fields would give other numbers
 
 
 class RunConfig(BaseModel):
@@ -93,11 +94,17 @@ class RunConfig(BaseModel):
     eval_every: int = Field(0, ge=0)
     """Steps between evaluations on the test split; 0: only at the end."""
     eval_examples: int | None = Field(None, ge=0)
-    """How many test examples are looked at; None: all (a user's data function: one batch), 0: none."""
+    """Test examples looked at per evaluation, at most; 0: none. None: as many as keep all evaluations together under a
+    tenth of the training's cost (`test_limit`); a user's data function: one batch."""
     dtype: Literal["float32", "float64", "bfloat16"] = "float32"
     """bfloat16 is autocast over float32 weights."""
     device: str = "cpu"
     compile: bool = False
+    fleet: int = Field(1, ge=1, le=4096)
+    """Slots of the fleet this run trains in, 1: it trains alone. The two differ in rounding, so this is part of a run's name; a
+    sweep fills it in."""
+    version: Literal[2] = VERSION
+    """Of what these fields mean. A store's cells of another version are read, never mixed with new ones."""
     sources: dict[str, str] = {}
     """SHA-256 of the files behind the user's own functions: another file is another run. Filled in when a sweep is read."""
 
@@ -119,9 +126,30 @@ class RunConfig(BaseModel):
         return RunConfig(**{**self.model_dump(), **numbers})
 
     @property
+    def test_limit(self) -> int:
+        """Test examples of one evaluation, at most: `eval_examples`, or what its default stands for.
+
+        A training step is three forwards (one forward, a backward of two), an evaluation one, so that
+        all evaluations together cost a tenth of the training at 3/10 steps x batch_size examples. At least a batch.
+
+        >>> RunConfig(width=32, depth=3, lr=0.1, steps=200, batch_size=64).test_limit
+        3840
+        >>> RunConfig(width=32, depth=3, lr=0.1, steps=200, batch_size=64, eval_every=50).test_limit
+        960
+        """
+        if self.eval_examples is not None:
+            return self.eval_examples
+        evaluations = 1 + ((self.steps - 1) // self.eval_every if self.eval_every else 0)
+        return max(self.batch_size, 3 * self.steps * self.batch_size // (10 * evaluations))
+
+    def as_json(self, *, sources: bool = True) -> str:
+        """The configuration as canonical JSON, with or without the hashes of the users' files."""
+        return json.dumps(self.model_dump(mode="json", exclude=None if sources else {"sources"}), sort_keys=True)
+
+    @property
     def hash(self) -> str:
         """The run's name: 16 hexadecimal digits of the SHA-256 of its canonical JSON."""
-        return hashlib.sha256(json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()[:16]
+        return hashlib.sha256(self.as_json().encode()).hexdigest()[:16]
 
 
 def say(problem: Mapping[str, Any]) -> str:

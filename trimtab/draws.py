@@ -1,4 +1,4 @@
-"""Measure, on real weights, the law they were drawn from (`initlaw`), against numbers kept of the base.
+"""Measure, on real weights, the law they were drawn from (docs/theory.md, equations (19), (23)).
 
 The base is measured once, when a parametrization is made, so that a model that had no weights then (meta device)
 can be measured when it has.
@@ -19,6 +19,7 @@ from trimtab.pairing import template
 from trimtab.roles import Facts, Overrides
 from trimtab.rows import Row
 from trimtab.rules import Scheme
+from trimtab.trace import adjustable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,12 +57,13 @@ def prepare(facts: Mapping[str, Facts], rows: Mapping[str, Row], base: nn.Module
     base_params = dict(base.named_parameters(remove_duplicate=False))
     alike: dict[str, dict[str, Tensor]] = {}  # twins with one name but for the block: few numbers each, more together
     for f in facts.values():
-        alike.setdefault(f"{template(f.twin)} {f.base_shape}", {})[f.twin] = base_params[f.twin].detach()
+        if adjustable(base_params[f.twin]):
+            alike.setdefault(f"{template(f.twin)} {f.base_shape}", {})[f.twin] = base_params[f.twin].detach()
     width = _extent(facts, m_N)
     draws = {}
     for name, f in facts.items():
         twin = base_params[f.twin]
-        measured = moments(twin, rows[name].offset)
+        measured = moments(twin, rows[name].offset) if adjustable(twin) else None
         partner = facts.get(f.partner) if f.partner is not None else None
         laws = _laws(f, partner, rows[name].init, m_N, frozenset())
         law, forced = said.numbers(name).get("init_law"), None
@@ -76,7 +78,9 @@ def prepare(facts: Mapping[str, Facts], rows: Mapping[str, Row], base: nn.Module
             largest = float(twin.detach().abs().max())
             default = {way: (law, fan) for way, law, fan, base_fan in _default_fans(f, partner) if initlaw.torch_default(measured, largest, base_fan)}
         known = _textbook(measured, f.fans[2:], "lookup" in f.uses, width) & (frozenset(laws) if f.kind == "matrix" else {"width"} if partner is None else frozenset())
-        laws = _laws(f, partner, rows[name].init, m_N, known, default=bool(default) and _may_be_default(f, partner, list(alike[f"{template(f.twin)} {f.base_shape}"].values())))
+        laws = _laws(
+            f, partner, rows[name].init, m_N, known, default=bool(default) and _may_be_default(f, partner, list(alike.get(f"{template(f.twin)} {f.base_shape}", {}).values()))
+        )
         pool = f"{template(name)} {f.rank} {f.where} {f.kind} {f.fans} {f.m_L}"
         constant = measured is not None and measured.variance < 1e-12  # gains at 1 say nothing about what is drawn
         sort = f"{f.kind} {'bias' if partner else ''} {'constant' if constant else ''}"
@@ -152,7 +156,9 @@ def measure(params: Mapping[str, Tensor], rows: Mapping[str, Row], draws: Mappin
             laws[name] = ("unused", rows[name].init)  # nothing reads it, so nothing is to be judged
             continue
         ratios = [law.ratio for law in draw.laws.values()]
-        if draw.forced is not None:
+        if not adjustable(params[name]):
+            laws[name] = ("not floating point", rows[name].init)  # left alone
+        elif draw.forced is not None:
             laws[name] = ("given", draw.forced)
         elif scheme.width == "sp":
             laws[name] = ("as drawn", 1.0)

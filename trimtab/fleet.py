@@ -1,25 +1,25 @@
 """Many runs at once that share model, size and data and differ only in numbers (rate, momentum, decay, richness, seed).
 
-Small networks spend their time in the interpreter, not in arithmetic. A fleet of M members stacks its parameters,
+Small networks spend their time in the interpreter, not in arithmetic. A fleet stacks the parameters of its members,
 
-    theta (M, D),      losses = vmap(loss)(theta, batches),      d(sum of losses)/d theta,      one optimizer step for all,
+    theta (rows, D),    losses = vmap(loss)(theta, batches),    d(sum of losses)/d theta,    one optimizer step for all,
 
-with the vmapped forward recorded once as a plain graph of tensor operations. Row m of every operation reads row m alone,
-so a member's numbers are bitwise the same whoever else is in the fleet; members that diverge are dropped on the way.
+with the vmapped forward recorded once as a plain graph of tensor operations. The number of rows is the same from the first
+step to the last and on every resume: short fleets are padded, members that diverge stay where they are with a rate of 0. So
+every kernel sees the same shapes in any company, row m of every operation reads row m alone, and a member's numbers are
+bitwise the same whoever else is there. Before the first step this is tried: equal rows must give equal bits.
 """
 
 from __future__ import annotations
 
 import copy
-import json
 import math
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
@@ -29,12 +29,14 @@ from trimtab import checkpoints
 from trimtab.config import RunConfig, decay, rate
 from trimtab.errors import InputError
 from trimtab.results import RunResult, conclude, diverged
-from trimtab.setup import SHARED, Setup, setup
-from trimtab.train import Interrupted, Run
+from trimtab.setup import SHARED, Setup, opened, setup
+from trimtab.train import Interrupted, evaluated
 
-SMALLEST = 2  # a stack of one would take other kernels (mm for bmm) and other bits
+ROWS = 16  # rows come in multiples: vectorised loops then have no remainder, which scalar code would round differently
+SLOTS = 16  # members of a fleet where nothing else is said
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
-NO_FLEET = "a fleet trains with sgd, adam or adamw in float32 or float64, without compile and without dropout, on batches of one input tensor and one target tensor"
+MOMENTS = {"sgd": 1, "adam": 2, "adamw": 2}
+TOGETHER = (SHARED - {"gamma0"}) | {"optimizer", "steps", "eval_every", "compile", "fleet"}  # what all members have alike
 
 
 def run(
@@ -52,7 +54,8 @@ def run(
         checkpoint: file to resume from and to write to.
         every: seconds between checkpoints.
         progress: called after each step with (step, losses of the members still training).
-        stop: asked before each step; when it says yes the fleet is checkpointed and `train.Interrupted` is raised.
+        stop: asked before each step and between the members of an evaluation; when it says yes the fleet is checkpointed and
+            `train.Interrupted` is raised.
 
     >>> base = RunConfig(width=32, depth=3, lr=0.1, steps=20)
     >>> [r.state for r in run([base.changed(lr=lr) for lr in (0.05, 0.1, 1e4)])]
@@ -61,18 +64,8 @@ def run(
     return Fleet(configs, checkpoint).go(every, progress, stop)
 
 
-def possible(config: RunConfig) -> bool:
-    """Whether runs like this one may train as a fleet at all."""
-    return config.optimizer in OPTIMIZERS and config.dtype != "bfloat16" and not config.compile and not setup(config).random and _two_tensors(setup(config))
-
-
-def _two_tensors(made: Setup) -> bool:
-    batch = made.batch(0, 0)
-    return not isinstance(batch, dict) and all(isinstance(part, Tensor) for part in batch)
-
-
 class Fleet:
-    """Runs under way together. `rows` says which member each row of the stacked tensors is."""
+    """Runs under way together. Row r of the stacked tensors is member `rows[r]`; rows beyond the members repeat the first."""
 
     def __init__(self, configs: Sequence[RunConfig], checkpoint: Path | str | None = None):
         self.configs = list(configs)
@@ -80,20 +73,20 @@ class Fleet:
         self.setups: list[Setup] = [setup(c) for c in self.configs]
         self.setup = self.setups[0]
         self.path = None if checkpoint is None else Path(checkpoint)
-        models, self.plans = (list(x) for x in zip(*(s.begin(c.seed) for s, c in zip(self.setups, self.configs, strict=True)), strict=True))
-        for model in models:
-            model.train()
+        begun = [s.begin(c.seed) for s, c in zip(self.setups, self.configs, strict=True)]
+        models, self.plans = [model.train() for model, _ in begun], [plan for _, plan in begun]
         self.skeleton = copy.deepcopy(models[0]).to("meta")  # meta: a parameter that were not handed over would be noticed
-        trained = {name for name, p in models[0].named_parameters() if p.requires_grad}
-        self.names = [n for n, _ in models[0].named_parameters() if n in trained]
-        self.shapes = [dict(models[0].named_parameters())[n].shape for n in self.names]
-        self.sizes = [s.numel() for s in self.shapes]
-        self.rows = list(range(len(models)))
-        self.theta = torch.stack([torch.cat([dict(m.named_parameters())[n].detach().flatten() for n in self.names]) for m in models])
+        trained = {name: p for name, p in models[0].named_parameters() if p.requires_grad}
+        self.names, self.shapes = list(trained), [p.shape for p in trained.values()]
+        self.sizes = [shape.numel() for shape in self.shapes]
+        self.rows = _rows(len(models), self.configs[0].fleet)
+        named = [dict(m.named_parameters()) for m in models]
+        flat = [torch.cat([held[n].detach().flatten() for n in self.names]) for held in named]
+        self.theta = torch.stack([flat[m] for m in self.rows])
         rest = [{n: v.detach() for n, v in (*m.named_parameters(), *m.named_buffers()) if n not in trained} for m in models]
-        self.fixed = {n: torch.stack([r[n] for r in rest]) for n in rest[0]}
-        self.twins = _twins(models[0])
-        self.moments = [torch.zeros_like(self.theta) for _ in range({"sgd": 1, "adam": 2, "adamw": 2}[self.configs[0].optimizer])]
+        self.fixed = {n: torch.stack([rest[m][n] for m in self.rows]) for n in rest[0]}
+        self.twins, self.sample = _twins(models[0]), models[0]
+        self.moments = [torch.zeros_like(self.theta) for _ in range(MOMENTS[self.configs[0].optimizer])]
         self.losses: list[list[float]] = [[] for _ in models]
         self.tests: list[list[tuple[int, float, float | None]]] = [[] for _ in models]
         self.step_done, self.seconds, self.said = 0, 0.0, []
@@ -102,70 +95,80 @@ class Fleet:
             if state is not None and state["configs"] == [c.hash for c in self.configs]:
                 self._restore(state)
         self._numbers()
-
-    # -- what depends on which rows there are -------------------------------------------------------------------------------
+        self.graph = self._record(self._batch(0))
 
     def _numbers(self) -> None:
-        """Rates, decays and the rest as columns over rows; forgets the recorded graph."""
-        while len(self.rows) < SMALLEST:
-            self._take([0, 0][: SMALLEST - len(self.rows) + 1])
+        """Rates, decays and the rest as columns over rows."""
         members = [self.configs[m] for m in self.rows]
         cls, factors = OPTIMIZERS[members[0].optimizer], {}
         for c, m in zip(members, self.rows, strict=True):
             if c.gamma0 not in factors:
-                found = self.plans[m].factors(cls, momentum=c.momentum, nesterov=c.nesterov, weight_decay=c.weight_decay)
-                factors[c.gamma0] = {key: self._spread([found[n][key] for n in self.names]) for key in ("lr", "weight_decay", "eps")} | {
-                    "clip": self._spread([1.0 if self.plans[m].scheme.identity else self.plans[m][n].u / self.plans[m][n].s for n in self.names])
-                }
-        over = lambda key: torch.stack([factors[c.gamma0][key] for c in members])  # noqa: E731
-        column = lambda values: torch.tensor(list(values), dtype=self.theta.dtype, device=self.theta.device)[:, None]  # noqa: E731
-        self.lr, self.decay, self.eps = (
-            over("lr") * column(c.lr for c in members),
-            over("weight_decay") * column(c.weight_decay for c in members),
-            over("eps") * column(c.eps for c in members),
-        )
+                plan = self.plans[m]
+                found = plan.factors(cls, momentum=c.momentum, nesterov=c.nesterov, weight_decay=c.weight_decay)
+                clip = [1.0 if plan.scheme.identity else plan[n].u / plan[n].s for n in self.names]
+                factors[c.gamma0] = {key: self._spread([found[n][key] for n in self.names]) for key in ("lr", "weight_decay", "eps")}
+                factors[c.gamma0]["clip"] = self._spread(clip)
+
+        def over(key: str) -> Tensor:
+            return torch.stack([factors[c.gamma0][key] for c in members])
+
+        def column(values: Iterable[float], dtype: torch.dtype = self.theta.dtype) -> Tensor:
+            return torch.tensor(list(values), dtype=dtype, device=self.theta.device)[:, None]
+
+        self.lr = over("lr") * column(c.lr for c in members)
+        self.decay = over("weight_decay") * column(c.weight_decay for c in members)
+        self.eps = over("eps") * column(c.eps for c in members)
         self.momentum, self.heavy = column(c.momentum for c in members), any(c.momentum for c in members)
-        self.betas = [torch.tensor([c.betas[i] for c in members], dtype=torch.float64, device=self.theta.device)[:, None] for i in (0, 1)]  # 1 - b2 in float32 would be off by 3e-5
-        self.nesterov = torch.tensor([c.nesterov for c in members], device=self.theta.device)[:, None]
+        self.betas = [column((c.betas[i] for c in members), torch.float64) for i in (0, 1)]  # 1 - b2 in float32 would be off by 3e-5
+        self.nesterov = column((c.nesterov for c in members), torch.bool)
         self.clip_weight = over("clip") if any(c.clip is not None for c in members) else None
         self.clip = column(math.inf if c.clip is None else c.clip for c in members)
         self.scheduled = any(c.schedule != "constant" or c.warmup or c.decay_schedule != "constant" for c in members)
         self.decayed = any(c.weight_decay for c in members)
-        self.graph: Callable[..., Tensor] | None = None
-        self.parts = [part.detach().view(len(self.rows), *shape).requires_grad_() for part, shape in zip(self.theta.split(self.sizes, 1), self.shapes, strict=True)]
+        for row, member in enumerate(self.rows):
+            if self._lost(member):
+                self.lr[row] = 0.0
+        self.parts = self._parts(self.theta)
+
+    def _parts(self, theta: Tensor) -> list[Tensor]:
+        """Views of the stacked weights as the parameters they are, each with a gradient of its own."""
+        split = zip(theta.split(self.sizes, 1), self.shapes, strict=True)
+        return [part.detach().view(len(self.rows), *shape).requires_grad_() for part, shape in split]
 
     def _spread(self, values: list[float]) -> Tensor:
-        return torch.cat([torch.full((size,), value, dtype=self.theta.dtype, device=self.theta.device) for value, size in zip(values, self.sizes, strict=True)])
-
-    def _take(self, kept: list[int]) -> None:
-        self.rows = [self.rows[i] for i in kept]
-        self.theta = self.theta[kept].clone()
-        self.moments = [m[kept].clone() for m in self.moments]
-        self.fixed = {n: v[kept].clone() for n, v in self.fixed.items()}
+        numbers = torch.tensor(values, dtype=self.theta.dtype, device=self.theta.device)
+        return numbers.repeat_interleave(torch.tensor(self.sizes, device=self.theta.device))
 
     # -- training -----------------------------------------------------------------------------------------------------------
 
     def go(self, every: float, progress: Callable[[int, list[float]], None] | None, stop: Callable[[], bool] | None) -> list[RunResult]:
         steps = self.configs[0].steps
-        begun, saved = time.perf_counter() - self.seconds, time.perf_counter()
+        self._begun = saved = time.perf_counter()
+        self._asked = stop or (lambda: False)
+        self._evaluate(self.step_done)  # what a stop cut short
         for step in range(self.step_done, steps):
-            if stop is not None and stop():
-                self.seconds = time.perf_counter() - begun
-                self.save()
-                raise Interrupted(f"stopped before step {step} of {steps}.")
+            if self._asked():
+                self._leave()
             losses = self.step(step)
             self.step_done = step + 1
             if not self.alive:
                 break
             if progress is not None:
                 progress(step, losses)
-            self._evaluate(step + 1, steps)
+            self._evaluate(step + 1)
             if self.path is not None and time.perf_counter() - saved > every and step + 1 < steps:
-                self.seconds = time.perf_counter() - begun
                 self.save()
                 saved = time.perf_counter()
-        share = (time.perf_counter() - begun) / len(self.configs)
-        return [conclude(lost, tests, steps=steps, seconds=share, flops_per_step=self.setup.flops) for lost, tests in zip(self.losses, self.tests, strict=True)]
+        share = self._elapsed() / len(self.configs)
+        every_one = zip(self.losses, self.tests, strict=True)
+        return [conclude(lost, tests, steps=steps, seconds=share, flops_per_step=self.setup.flops) for lost, tests in every_one]
+
+    def _elapsed(self) -> float:
+        return self.seconds + time.perf_counter() - self._begun
+
+    def _leave(self) -> NoReturn:
+        self.save()
+        raise Interrupted(f"stopped before step {self.step_done} of {self.configs[0].steps}.")
 
     def _lost(self, member: int) -> bool:
         losses = self.losses[member]
@@ -178,28 +181,16 @@ class Fleet:
 
     def step(self, step: int) -> list[float]:
         """One update of every row; returns the losses before it of the members still training."""
-        batch = self._batch(step)
-        if self.graph is None:
-            self.graph = self._record(batch)
-        losses = self.graph(self.parts, list(self.fixed.values()), *batch)
-        values, seen, dropped = losses.tolist(), {}, False
-        for row, (member, value) in enumerate(zip(self.rows, values, strict=True)):
-            if member in seen or self._lost(member):
-                continue
-            seen[member] = value
+        losses = self.graph(self.parts, list(self.fixed.values()), *self._batch(step))
+        seen = [(member, value) for member, value in enumerate(losses.tolist()[: len(self.configs)]) if not self._lost(member)]
+        for member, value in seen:
             self.losses[member].append(value)
             if self._lost(member):
-                dropped = True
-                self.lr[row] = 0.0
-        if len(seen) and any(not self._lost(m) for m in seen):
+                self.lr[member] = 0.0  # members come first: row m is member m
+        if any(not self._lost(member) for member, _ in seen):
             gradients = torch.autograd.grad(losses.sum(), self.parts)
             self._update(step, torch.cat([g.reshape(len(self.rows), -1) for g in gradients], 1))
-        if dropped:
-            kept = [row for row, member in enumerate(self.rows) if not self._lost(member)]
-            if kept and len(kept) <= 0.75 * len(self.rows) and len(self.rows) > SMALLEST:
-                self._take(kept)
-                self._numbers()
-        return [value for member, value in seen.items() if not self._lost(member)]
+        return [value for member, value in seen if not self._lost(member)]
 
     @torch.no_grad()
     def _update(self, step: int, g: Tensor) -> None:
@@ -242,63 +233,95 @@ class Fleet:
         return torch.stack([b[0] for b in batches]), torch.stack([b[1] for b in batches])
 
     def _record(self, batch: tuple[Tensor, Tensor]) -> Callable[..., Tensor]:
-        """The vmapped forward as a plain graph for this number of rows."""
+        """The vmapped forward as a plain graph for this number of rows, tried on equal rows."""
         held = list(self.fixed)
 
         def one(parts: list[Tensor], fixed: list[Tensor], x: Tensor, y: Tensor) -> Tensor:
             given = {**dict(zip(self.names, parts, strict=True)), **dict(zip(held, fixed, strict=True))}
-            output = functional_call(self.skeleton, given | {twin: given[name] for twin, name in self.twins.items()}, (x,))
+            tied = {twin: given[name] for twin, name in self.twins.items()}
+            output = functional_call(self.skeleton, given | tied, (x,))
             return self.setup.loss(output, (x, y))
 
-        fixed = [v.clone() for v in self.fixed.values()]  # recording runs the forward once: running statistics must not move
+        parts = self._parts(_first(self.theta))  # strided like the real ones: the graph is recorded for their strides
+        fixed, same = [_first(v) for v in self.fixed.values()], [_first(b) for b in batch]  # running statistics move here: copies
         with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # operations without a batching rule run row by row; the trial measures what that costs
-            graph = make_fx(vmap(one))([p.detach() for p in self.parts], fixed, *batch)
-        return plain(graph)
+            warnings.simplefilter("ignore")  # operations without a batching rule run row by row: slower, with the same numbers
+            graph = plain(make_fx(vmap(one))([p.detach() for p in parts], fixed, *same))
+        losses = graph(parts, fixed, *same)
+        gradients = torch.autograd.grad(losses.sum(), parts)
+        if not all(_equal_rows(t.detach()) for t in (losses, *gradients, *fixed)):
+            raise InputError(
+                f"equal rows of a fleet must give equal bits: with {len(self.rows)} rows of {self.configs[0].model} (width "
+                f"{self.configs[0].width}, depth {self.configs[0].depth}) they do not on this machine's kernels. Pass fleet = 1."
+            )
+        return graph
 
     # -- results ------------------------------------------------------------------------------------------------------------
 
-    def _evaluate(self, step: int, steps: int) -> None:
+    def _evaluate(self, step: int) -> None:
+        """Evaluate the members that have not been at this step, if it is time to."""
         c = self.configs[0]
-        if c.eval_examples == 0 or not (step == steps or (c.eval_every and step % c.eval_every == 0)):
+        if c.eval_examples == 0 or not (step == c.steps or (c.eval_every and step and step % c.eval_every == 0)):
             return
         for member in self.alive:
-            single = Run.__new__(Run)  # only what `test` uses: a member is evaluated as the single run would be
-            single.config, single.setup, single.model = self.configs[member], self.setup, self.model(member)
-            self.tests[member].append((step, *single.test()))
+            if not self.tests[member] or self.tests[member][-1][0] != step:
+                found = evaluated(self.setup, self.model(member), self._asked)
+                if found is None:
+                    self._leave()
+                self.tests[member].append((step, *found))
 
     def model(self, member: int) -> nn.Module:
-        """One member's model, as it is now."""
-        row = self.rows.index(member)
-        model = self.setup.start(self.configs[member].seed)
-        held = {name: part.view(shape) for name, part, shape in zip(self.names, self.theta[row].split(self.sizes), self.shapes, strict=True)}
-        places = dict(model.named_parameters()) | dict(model.named_buffers())
+        """One member's model, as it is now; the same module each time."""
+        places = dict(self.sample.named_parameters()) | dict(self.sample.named_buffers())
+        split = zip(self.names, self.theta[member].split(self.sizes), self.shapes, strict=True)
+        held = {name: part.view(shape) for name, part, shape in split}
         with torch.no_grad():
-            for name, value in (held | {n: v[row] for n, v in self.fixed.items()}).items():
+            for name, value in (held | {n: v[member] for n, v in self.fixed.items()}).items():
                 places[name].copy_(value)
-        return model.train()
+        return self.sample.train()
 
     def save(self) -> None:
         """Write the checkpoint, if there is a place for it."""
         if self.path is not None:
             state = dict(
                 configs=[c.hash for c in self.configs],
-                rows=self.rows,
                 theta=self.theta,
                 moments=self.moments,
                 fixed=self.fixed,
                 losses=[torch.tensor(x, dtype=torch.float64) for x in self.losses],
                 tests=self.tests,
                 step=self.step_done,
-                seconds=self.seconds,
+                seconds=self._elapsed(),
             )
             checkpoints.save(self.path, state)
 
     def _restore(self, state: dict[str, Any]) -> None:
-        self.rows, self.theta, self.moments, self.fixed = state["rows"], state["theta"], state["moments"], state["fixed"]
+        self.theta, self.moments, self.fixed = state["theta"], state["moments"], state["fixed"]
         self.losses = [x.tolist() for x in state["losses"]]
         self.tests = [[tuple(t) for t in tests] for tests in state["tests"]]
         self.step_done, self.seconds = state["step"], state["seconds"]
+
+
+def _rows(members: int, slots: int) -> list[int]:
+    """Which member each row is: the members in order, then the first again up to a multiple of ROWS.
+
+    >>> _rows(3, 16)
+    [0, 1, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+    """
+    slots = SLOTS if slots == 1 else slots
+    if members > slots:
+        raise InputError(f"a fleet of {slots} slots holds at most {slots} members: got {members}.")
+    return [*range(members), *[0] * (ROWS * -(-slots // ROWS) - members)]
+
+
+def _first(stacked: Tensor) -> Tensor:
+    """As many rows, each a copy of the first."""
+    return stacked[:1].expand(stacked.shape).clone()
+
+
+def _equal_rows(stacked: Tensor) -> bool:
+    """Whether every row has the bits of the first; rows that are not a number count as equal."""
+    return bool(((stacked == stacked[:1]) | (stacked.isnan() & stacked[:1].isnan())).all())
 
 
 def plain(graph: Any) -> Callable[..., Tensor]:
@@ -326,87 +349,28 @@ def _alike(configs: list[RunConfig]) -> None:
     """Refuse members that do not share what a fleet shares."""
     if not configs:
         raise InputError("a fleet needs at least one configuration.")
-    shared = (SHARED - {"gamma0"}) | {"optimizer", "steps", "eval_every", "compile"}
-    first = configs[0].model_dump(include=shared)
+    first = configs[0].model_dump(include=TOGETHER)
     for c in configs[1:]:
-        different = [key for key, value in c.model_dump(include=shared).items() if value != first[key]]
+        different = [key for key, value in c.model_dump(include=TOGETHER).items() if value != first[key]]
         if different:
             raise InputError(f"the members of a fleet differ in numbers only (lr, momentum, decay, clip, gamma0, seed): {', '.join(different)} differ.")
-    c = configs[0]
-    if not possible(c):
-        raise InputError(f"{NO_FLEET}: got {c.optimizer}, {c.dtype}, compile {c.compile}, random {setup(c).random}. Train them one by one.")
+    reason = hindrance(configs[0])
+    if reason:
+        raise InputError(f"a fleet cannot train this: {reason}. Train them one by one (fleet = 1).")
 
 
-# -- fleet or one by one: measured once, remembered ---------------------------------------------------------------------------
-
-PATIENCE = 0.03  # seconds a single step may take before a fleet cannot pay: such a step is arithmetic, not overhead
-TRIAL = 8  # members of the trial fleet, if there are as many
-MARGIN = 1.1  # a fleet must be this much faster: a trial of a few steps is noisy
-STEPS = 5
-
-
-def pays(config: RunConfig, members: int, memory: Path | None = None) -> bool:
-    """Whether `members` runs like this one are faster as a fleet on this machine.
-
-    The first question about a model and size is answered by a trial of a few steps (and by comparing the fleet's losses
-    with the single runs'); the answer is kept in `memory`, a JSON file.
-    """
-    if members < 2 or not possible(config):
-        return False
-    members = min(members, TRIAL)
-    key = _key(config, members)
-    known: dict[str, float] = {}
-    if memory is not None and memory.exists():
-        try:
-            known = json.loads(memory.read_text())
-        except (OSError, json.JSONDecodeError):
-            known = {}
-    if key not in known:
-        known[key] = trial(config, members)
-        if memory is not None:
-            memory.parent.mkdir(parents=True, exist_ok=True)
-            draft = memory.with_suffix(".draft")
-            draft.write_text(json.dumps(known, indent=1))
-            draft.replace(memory)
-    return known[key] > MARGIN
-
-
-def trial(config: RunConfig, members: int) -> float:
-    """Time of single runs over time of a fleet of `members`, 0 where a fleet is refused or disagrees."""
-    config = config.changed(steps=max(config.steps, 2 * STEPS), eval_examples=0)
-    try:
-        return _raced(config, members)
-    except Exception:
-        return 0.0  # an operation vmap does not know, a model that asks for numbers, data that raises: one by one always works
-
-
-def _raced(config: RunConfig, members: int) -> float:
-    single = Run(config)
-    single.step(0)
-    begun = time.perf_counter()
-    second = single.step(1)
-    if time.perf_counter() - begun > PATIENCE:
-        return 0.0
-    fleet = Fleet([config.changed(seed=config.seed + i) for i in range(members)])
-    fleet.step(0)
-    fleet.step(1)
-    other = Run(config.changed(seed=config.seed + 1))  # of another draw: what the model keeps outside its parameters and buffers is not stacked
-    other.step(0)
-    if not np.allclose([losses[-1] for losses in fleet.losses[:2]], [second, other.step(1)], rtol=1e-3, atol=0.0, equal_nan=True):
-        return 0.0
-    alone, together = [], []
-    for step in range(2, 2 + STEPS):  # interleaved, so that other load on the machine meets both
-        begun = time.perf_counter()
-        single.step(step)
-        alone.append(time.perf_counter() - begun)
-        begun = time.perf_counter()
-        fleet.step(step)
-        together.append(time.perf_counter() - begun)
-    return members * min(alone) / min(together)
-
-
-def _key(config: RunConfig, members: int) -> str:
-    import platform
-
-    what = config.model_dump(mode="json", include=SHARED - {"scheme", "base", "gamma0", "eval_examples"} | {"optimizer", "sources"})
-    return json.dumps([what, members, torch.__version__, platform.processor() or platform.machine(), torch.get_num_threads()], sort_keys=True)
+def hindrance(config: RunConfig) -> str:
+    """Why runs like this one cannot train as a fleet; "" where they can."""
+    if config.optimizer not in OPTIMIZERS:
+        return f"it steps {', '.join(OPTIMIZERS)} only, not {config.optimizer}"
+    if config.dtype == "bfloat16":
+        return "it trains in float32 or float64, not in bfloat16"
+    if config.compile:
+        return "it records its own graph and does not compile"
+    made = opened(config)
+    batch = made.batch(0, 0)
+    if isinstance(batch, dict) or not all(isinstance(part, Tensor) for part in batch):
+        return "it needs batches of one input tensor and one target tensor"
+    if made.random:
+        return "the forward draws random numbers (dropout), which each run draws from its own seed"
+    return ""

@@ -1,7 +1,8 @@
 """Multipliers that belong to no single rule: attention, constants of the model's own, tied readouts.
 
 Each is a number a wanted multiplier is short of, `fold = wanted / own`, put into the parameters in which the value is
-homogeneous (`tails`), where it acts as `(init, u, s) -> (a init, a u, s/a)`:
+homogeneous (`tails`), where it acts as `(init, u, s) -> (a init, a u, s/a)`
+(docs/theory.md, equations (15) to (18)):
 
 - **branch constants**: the model's own scale_depth / sqrt(L), or DeepNorm's weight on the skip;
 - **attention**: scores want 1/d relative to base, `fold = m_d^-1 / (c_target / c_base)`, into the query side. Where

@@ -4,7 +4,7 @@ Two models built by the same code at two sizes have init scales whose ratio is a
 such as 0.02), fan_in^-1/2 (torch's default), Xavier's, each perhaps times depth^-1/2 (GPT-2, Megatron). The right
 start is `init` times the base's (`rules`), so what remains to be done to the model's own draw is
 
-    rescale = init / law
+    rescale = init / law          (docs/theory.md, equations (19) to (24), has the priors and thresholds)
 
 The law is measured as a ratio of root mean squares, pooled over the tensors of one kind, and *snapped* to one of the
 known laws, so that no sampling noise enters the model. When the numbers cannot tell two laws apart that is said, with
@@ -42,7 +42,7 @@ class Moments:
 
     @property
     def variance(self) -> float:
-        """Variance of `log_rms` over draws of independent numbers with this kurtosis."""
+        """Variance of `log_rms` over draws with this kurtosis (docs/theory.md, equation (20))."""
         kurtosis = self.fourth / self.square**2 if self.square else 1.0
         return max(kurtosis - 1.0, 0.0) / (4 * self.count)
 
@@ -198,7 +198,7 @@ def candidates(
     known: frozenset[str],
     default: bool = True,
 ) -> dict[str, Law]:
-    """The laws in use, as ratios of target to base.
+    """The laws in use, as ratios of target to base (docs/theory.md, equation (22)).
 
     Args:
         xavier, orthogonal: ratios of (fan_in + fan_out)^-1/2 and max(fan_in, fan_out)^-1/2.

@@ -1,4 +1,6 @@
-r"""Finite networks against the infinite one: how far off, how fast that falls, how large is large enough (THEORY 5).
+r"""Finite networks against the infinite one: how far off, how fast that falls, how large is large enough.
+
+docs/theory.md, equation (44):
 
     E f_{N,L} = f_{inf,L} + a/N + ...        sd f_{N,L} = s N^-1/2        f_{inf,L} = f_{inf,inf} + b/L + ...
 

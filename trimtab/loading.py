@@ -1,19 +1,61 @@
-"""Find the user's own functions: `pkg.mod:function` or `path/to/file.py:function`."""
+"""Find the user's own functions: `pkg.mod:function` or `path/to/file.py:function`.
+
+A file named in a configuration is looked for in the configuration's own folder, then in the working folder. Two files
+of one name with different contents are refused: which one was meant cannot be told.
+"""
 
 from __future__ import annotations
 
+import filecmp
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from trimtab.errors import InputError
+from trimtab.errors import InputError, TrimtabError
 
-ROOTS: list[Path] = []  # further folders in which file.py is looked for: those of the configuration files read
+# the folder of the configuration that is at work; a sweep's workers get their driver's
+ROOTS: list[Path] = []
+
+
+def look_in(folder: Path | None) -> None:
+    """Make `folder` the one where file.py is looked for first; None: only the working folder, for what has no
+    file."""
+    ROOTS[:] = [] if folder is None else [folder.resolve()]
+
+
+def folders() -> list[Path]:
+    """Where a relative path is looked for, in order: the working folder comes last, whoever put it among the
+    roots."""
+    here = Path.cwd()
+    return [*dict.fromkeys(root for root in map(Path.resolve, ROOTS) if root != here), here]
+
+
+def found_at(name: str | Path) -> Path | None:
+    """The file or folder a relative path stands for; None where there is none.
+
+    Raises:
+        InputError: two are found that differ.
+    """
+    found = [folder / name for folder in folders() if (folder / name).exists()]
+    for other in found[1:]:
+        if not _same(found[0], other):
+            raise InputError(
+                f"{name} is ambiguous: {found[0]} (beside the configuration) and {other} (in the working folder) "
+                "differ. Remove one of them, or write the path of the one you mean in full."
+            )
+    return found[0] if found else None
+
+
+def _same(one: Path, other: Path) -> bool:
+    if one.samefile(other):
+        return True
+    return one.is_file() and other.is_file() and filecmp.cmp(one, other, shallow=False)
 
 
 def load(spec: str) -> Callable[..., Any]:
@@ -45,10 +87,82 @@ def beside(spec: str, name: str) -> Callable[..., Any] | None:
     return found if callable(found) else None
 
 
+def of_step(data: Callable[..., Any]) -> Callable[[int], Any]:
+    """The training batches of seed 0 as a function of the step: from data(split, seed, step), or data(step) itself.
+
+    >>> of_step(lambda split, seed, step: (split, seed, step))(7), of_step(lambda step: step)(7)
+    (('train', 0, 7), 7)
+    """
+    return (lambda step: data("train", 0, step)) if by_split(data) else data
+
+
+def by_split(data: Callable[..., Any]) -> bool:
+    """Whether a function is data(split, seed, step), as files and commands name it; else it is data(step).
+
+    >>> by_split(lambda split, seed=0, step=0: None), by_split(lambda step, size=8, noise=0.0: None)
+    (True, False)
+    """
+    try:
+        given = [p for p in inspect.signature(data).parameters.values() if p.kind is not p.KEYWORD_ONLY]
+    except (TypeError, ValueError):
+        return True
+    needed = [p for p in given if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    named = bool(given) and given[0].name == "split"
+    return named or len(needed) == 3 or (not needed and bool(given) and given[0].kind is given[0].VAR_POSITIONAL)
+
+
+def built(build: Callable[..., Any], width: int, depth: int, options: Mapping[str, Any] | None = None, *, name: str = "build") -> Any:
+    """The model that a user's `build(width, depth, **options)` returns. Every command builds with this.
+
+    Raises:
+        InputError: build cannot be called like this, raises, or returns something that is no nn.Module.
+
+    >>> built(lambda width: None, 32, 2)
+    Traceback (most recent call last):
+        ...
+    trimtab.errors.InputError: build must take (width, depth): it is build(width), and cannot be called as build(32, 2).
+    """
+    options = dict(options or {})
+    problem = _signature_fault(build, width, depth, name, options)
+    if problem:
+        raise InputError(problem)
+    try:
+        model = build(width, depth, **options)
+    except TrimtabError:
+        raise
+    except Exception as error:
+        raise InputError(f"{name}(width={width}, depth={depth}) raised {type(error).__name__}: {error}.") from error
+    torch = sys.modules.get("torch")  # not imported here: configurations are read without it
+    if torch is None or not isinstance(model, torch.nn.Module):
+        what = "None: end it with `return model`" if model is None else type(model).__name__
+        raise InputError(f"{name} must return an nn.Module: {name}({width}, {depth}) returned {what}.")
+    return model
+
+
+def _signature_fault(build: Callable[..., Any], width: int, depth: int, name: str, options: dict[str, Any]) -> str:
+    """Why build(width, depth, **options) cannot be called; empty if it can, or if nobody can tell before."""
+    try:
+        signature = inspect.signature(build)
+    except (TypeError, ValueError):
+        return ""
+    shown = f"{name}({', '.join(str(p).split(':')[0] for p in signature.parameters.values())})"
+    call = ", ".join([str(width), str(depth), *(f"{key}={value!r}" for key, value in options.items())])
+    if list(signature.parameters)[:2] == ["depth", "width"]:
+        return f"{name} is called with the width first: it is {shown}. Swap its first two arguments."
+    try:
+        signature.bind(width, depth, **options)
+    except TypeError as error:
+        law = "(width, depth)" if not options else "(width, depth) and the model_options"
+        why = "" if not options else f" ({error})"
+        return f"{name} must take {law}: it is {shown}, and cannot be called as {name}({call}){why}."
+    return ""
+
+
 def source_file(place: str) -> Path | None:
     """The file a user's `file.py` or `pkg.mod` stands for; None where there is none."""
     if place.endswith(".py"):
-        return next((root / place for root in (Path(), *ROOTS) if (root / place).is_file()), None)
+        found = found_at(place)
+        return found if found is not None and found.is_file() else None
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
@@ -68,7 +182,8 @@ def _module(place: str) -> ModuleType:
     if place.endswith(".py"):
         path = source_file(place)
         if path is None:
-            raise InputError(f"there is no file {place}, looked for at {', '.join(str((root / place).resolve()) for root in (Path(), *ROOTS))}.")
+            looked = ", ".join(str(folder / place) for folder in folders())
+            raise InputError(f"there is no file {place}, looked for at {looked}.")
         name = f"_trimtab_user_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]}"
         if name in sys.modules:  # one module however many functions are named: they may share state
             return sys.modules[name]

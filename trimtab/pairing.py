@@ -85,6 +85,7 @@ class Pairing:
     counts: list[tuple[int, int]]  # per stack of the model: its branches, those of its twin in the base
     places: dict[str, Place]
     base_places: dict[str, Place]
+    alone: frozenset[int] = frozenset()  # branches of which the base has as many: they do not come with the depth
 
 
 def _signature_of_use(graph: Graph, name: str) -> tuple[int, tuple[str, ...]]:
@@ -186,7 +187,7 @@ def pair(model: Graph, base: Graph, unscaled: tuple[str, ...] = ()) -> Pairing:
     elif n < n_base:
         places = _settle(places, base_places)
     deeper = places if n >= n_base else base_places
-    twin, branch_twin, counts, faults = _pair_branches(model, base, places, base_places, deeper)
+    twin, branch_twin, counts, alone, faults = _pair_branches(model, base, places, base_places, deeper)
     if not faults:
         faults = _pair_rest(model, base, places, twin, unscaled)
     if faults:
@@ -199,21 +200,22 @@ def pair(model: Graph, base: Graph, unscaled: tuple[str, ...] = ()) -> Pairing:
                 ]
             )
         )
-    return Pairing(twin, branch_twin, counts, places, base_places)
+    return Pairing(twin, branch_twin, counts, places, base_places, frozenset(alone))
 
 
 def _pair_branches(
     model: Graph, base: Graph, places: dict[str, Place], base_places: dict[str, Place], deeper: dict[str, Place]
-) -> tuple[dict[str, str], dict[int, int], list[tuple[int, int]], list[str]]:
+) -> tuple[dict[str, str], dict[int, int], list[tuple[int, int]], set[int], list[str]]:
     twin: dict[str, str] = {}
     branch_twin: dict[int, int] = {}
+    alone: set[int] = set()
     faults: list[str] = []
     stacks, homes = zip(*(_stacks(g) for g in (model, base)), strict=True)
     counts = [(1, 1)] * len(stacks[0])
     top = [[k for k, home in enumerate(h) if home is None] for h in homes]
     if len(top[0]) != len(top[1]):
         sizes = [[len(stacks[i][k]) for k in top[i]] for i in (0, 1)]
-        return twin, branch_twin, counts, [f"the base has {len(top[1])} stacks of residual branches {sizes[1]}, the model {len(top[0])} {sizes[0]}"]
+        return twin, branch_twin, counts, alone, [f"the base has {len(top[1])} stacks of residual branches {sizes[1]}, the model {len(top[0])} {sizes[0]}"]
     todo = list(zip(*top, strict=True))
     while todo:
         k, k_base = todo.pop(0)
@@ -242,6 +244,8 @@ def _pair_branches(
             shapes = [{i: _shapes(g, found[i]) for i in group} for g, found, group in ((model, parts[0], indices), (base, parts[1], others))]
             branch_twin |= _by_shape(*shapes) if others else {}
             for i in indices if others else ():
+                alike = [[shapes[which][o] for o in group].count(shapes[which][j]) for which, group, j in ((0, indices, i), (1, others, branch_twin[i]))]
+                alone |= {i} if alike[0] == alike[1] else set()
                 if _widens(base, branch_twin[i]) and not _widens(model, i) and shapes[0][i] not in [shapes[0][o] for o in indices if _widens(model, o)]:
                     faults.append(
                         f"stack {k}: {next(iter(parts[0][i].values()))[0]} is in a block that keeps its width, and the base's only such block changes it: give the base two blocks there"
@@ -261,7 +265,7 @@ def _pair_branches(
                     faults.append(f"stack {k}: a branch holds {len(inner[0])} residual stacks of its own, its twin in the base {len(inner[1])}")
                     continue
                 todo += zip(*inner, strict=True)
-    return twin, branch_twin, counts, faults
+    return twin, branch_twin, counts, alone, faults
 
 
 def _shapes(graph: Graph, parts: Mapping[tuple[object, ...], list[str]]) -> object:

@@ -2,7 +2,7 @@
 
 A `Parametrization` holds the table of what was found; it rescales the model's parameters once, in place, and gives the
 parameter groups for an optimizer, size-invariant clipping and a check that nothing has erased the factors. The model
-keeps its code, its modules and its state dict keys.
+keeps its code, its modules and its state dict keys. See docs/theory.md, equations (5), (7), (8) and (19).
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import fnmatch
-import inspect
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -21,16 +20,20 @@ from torch import Tensor, nn
 
 from trimtab import rules
 from trimtab.draws import Draw, measure
-from trimtab.errors import InputError, LawError, OptimizerError
+from trimtab.errors import InputError, LawError, OptimizerError, faults
 from trimtab.hidden import confirm
-from trimtab.optimizers import family
+from trimtab.optimizers import default, family
 from trimtab.rows import Branch, Row, row_from
 from trimtab.rules import Scheme
 from trimtab.tables import render, rich_table
 from trimtab.tails import scaled
+from trimtab.trace import adjustable
 
 FORMAT = 1
 COUPLED = "coupled L2 inside a normalised optimizer keeps either its time scale or its balance with the gradient over size, not both; AdamW keeps lr x wd."
+
+
+NoDecay = str | Iterable[str] | Callable[[Row], bool] | None
 
 
 class Parametrization:
@@ -44,6 +47,9 @@ class Parametrization:
         self._aliases: dict[str, str] = {}
         self._numbers: dict[str, float] = {}  # buffers that meta hid, as they were planned with
         self._models: list[nn.Module] = []  # where the parameters are: the model, then its wrappers
+        self._families: dict[Any, rules.Family] = {}  # of the optimizers whose groups were made
+        self._exempt: set[str] = set()  # names that some groups do not decay, and names that some do
+        self._decayed: set[str] = set()
 
     def __getitem__(self, name: str) -> Row:
         name = self._aliases.get(name, name)
@@ -147,6 +153,7 @@ class Parametrization:
                     p.copy_(scaled(p.detach().to(torch.promote_types(p.dtype, torch.float32)), row.rescale, row.offset))
         other = copy.copy(self)
         other.rows, other.notes, other._models = dict(self.rows), list(self.notes), [model]
+        other._families, other._exempt, other._decayed = dict(self._families), set(), set()
         return other
 
     def _measure(self, model: nn.Module, *, strict: bool) -> dict[str, float]:
@@ -154,7 +161,7 @@ class Parametrization:
         params = self.named_parameters(model)
         if any(p.is_meta for p in params.values()):
             raise InputError("a model on the meta device has no weights to rescale: materialise and initialise it first.")
-        broken = [name for name, p in params.items() if not bool(torch.isfinite(p.detach()).all())]
+        broken = [n for n, p in params.items() if adjustable(p) and not bool(torch.isfinite(p.detach()).all())]
         if broken and strict:
             raise InputError(f"the weights must be finite: {broken[0]} holds nan or inf ({len(broken)} parameters do). Initialise the model first.")
         laws, problems = measure(params, self.rows, self._draws, self.scheme)
@@ -170,7 +177,7 @@ class Parametrization:
             )
         for name, (law, value) in laws.items():
             row = self.rows[name]
-            rescale = row.init / value
+            rescale = row.init / value  # docs/theory.md, equation (19)
             self.rows[name] = dataclasses.replace(row, rescale=1.0 if math.isclose(rescale, 1.0, rel_tol=1e-12) else rescale, law=law)
         return {name: value for name, (_, value) in laws.items()}
 
@@ -181,9 +188,12 @@ class Parametrization:
 
         Args:
             cls: optimizer class.
-            hyper: flags that matter to the law, such as adjust_lr_fn or decoupled_weight_decay.
+            hyper: flags that matter to the law, such as adjust_lr_fn or decoupled_weight_decay. An optimizer that is
+                not torch's own is tried at `lr` and the rest of them.
         """
-        fam = family(cls, hyper)
+        return self._by_family(family(cls, hyper), hyper)
+
+    def _by_family(self, fam: rules.Family, hyper: Mapping[str, Any]) -> dict[str, dict[str, float]]:
         out = {}
         for name, row in self.rows.items():
             f = self._factors(row, fam, hyper)
@@ -213,7 +223,38 @@ class Parametrization:
             raise InputError(f"only must be 'matrices', 'rest', a pattern of parameter names or a function of a row: {only!r} matches none of {len(self.rows)} names.")
         return chosen
 
-    def groups(self, cls: Any, lr: float, *, model: nn.Module | None = None, only: str | Callable[[Row], bool] | None = None, **hyper: Any) -> list[dict[str, Any]]:
+    def _undecayed(self, no_decay: NoDecay) -> set[str]:
+        """The names that `no_decay` exempts."""
+        if no_decay is None:
+            return set()
+        if callable(no_decay):
+            return {name for name, row in self.rows.items() if no_decay(row)}
+        patterns = [no_decay] if isinstance(no_decay, str) else list(no_decay)
+        called = {name: [name, *(a for a, n in self._aliases.items() if n == name)] for name in self.rows}
+        chosen: set[str] = set()
+        problems = []
+        for pattern in patterns:
+            if not isinstance(pattern, str):
+                problems.append(f"{pattern!r} is no pattern of names")
+                continue
+            found = {name for name, also in called.items() if any(fnmatch.fnmatchcase(a, pattern) for a in also)}
+            if not found:
+                problems.append(f"{pattern!r} matches no parameter; names look like {', '.join(list(self.rows)[:3])}")
+            chosen |= found
+        if problems:
+            raise faults("no_decay must be a pattern of parameter names, a list of them or a function of a row:", problems)
+        return chosen
+
+    def groups(
+        self,
+        cls: Any,
+        lr: float,
+        *,
+        model: nn.Module | None = None,
+        only: str | Callable[[Row], bool] | None = None,
+        no_decay: NoDecay = None,
+        **hyper: Any,
+    ) -> list[dict[str, Any]]:
         """Parameter groups with the factors multiplied in; parameters with the same numbers share a group.
 
         Args:
@@ -221,15 +262,18 @@ class Parametrization:
             lr: base learning rate, independent of width and depth.
             model: the wrapped model, where the parameters to train are no longer those that were parametrized.
             only: "matrices" (hidden, 2-D: what Muon takes), "rest", a name pattern or a function of a row.
+            no_decay: parameters with weight decay 0: a name pattern, a list of them or a function of a row, such as
+                `["*.bias", "*norm*"]` or `lambda row: len(row.shape) < 2`.
             hyper: the optimizer's other hyperparameters, as for the base.
         """
         _check_rate(lr)
-        fam = family(cls, hyper)
+        exempt = self._undecayed(no_decay)
+        fam = self._families[cls] = family(cls, hyper, float(lr))
         params = self.named_parameters(model)
         if only is None:
             self._refuse_strangers(model, params)
-        all_factors = self.factors(cls, **hyper)
-        decay, eps = hyper.get("weight_decay", _default(cls, "weight_decay")), hyper.get("eps", _default(cls, "eps"))
+        all_factors = self._by_family(fam, hyper)
+        decay, eps = hyper.get("weight_decay", default(cls, "weight_decay")), hyper.get("eps", default(cls, "eps"))
         if fam.decay == "coupled" and decay and not self.scheme.identity and COUPLED not in self.notes:
             self.notes.append(COUPLED)
         merged: dict[tuple[float, ...], list[nn.Parameter]] = {}
@@ -242,9 +286,13 @@ class Parametrization:
                 raise OptimizerError(
                     f"{fam.name} trains matrices only: {name} has {p.ndim} dimensions. Pass only='matrices' here and p.optimizer(torch.optim.AdamW, ..., only='rest') beside it."
                 )
+            if name in exempt:
+                f = f | {"weight_decay": 0.0}
+            (self._exempt if name in exempt else self._decayed).add(name)
             if row.offset and row.init != 1 and decay and f["weight_decay"] and "weight_decay" not in dict(row.override):
                 raise OptimizerError(
-                    f"{name} is a gain stored as 1 + w, folded to {row.init:.4g}: decay would pull it back to 1. Exempt it with overrides={{'{name}': {{'weight_decay': 0}}}}."
+                    f"{name} is a gain stored as 1 + w, folded to {row.init:.4g}: decay would pull it back to 1. "
+                    f"Exempt it: no_decay='{name}' here, or overrides={{'{name}': {{'weight_decay': 0}}}} in parametrize."
                 )
             group: dict[str, Any] = {"lr": lr * f["lr"]}
             if isinstance(decay, int | float):
@@ -270,9 +318,18 @@ class Parametrization:
                 "Parametrize the model with them, freeze them, or choose with only= and train them in an optimizer of their own."
             )
 
-    def optimizer(self, cls: Any, lr: float, *, model: nn.Module | None = None, only: str | Callable[[Row], bool] | None = None, **hyper: Any) -> Any:
+    def optimizer(
+        self,
+        cls: Any,
+        lr: float,
+        *,
+        model: nn.Module | None = None,
+        only: str | Callable[[Row], bool] | None = None,
+        no_decay: NoDecay = None,
+        **hyper: Any,
+    ) -> Any:
         """The optimizer, built on `groups`."""
-        groups = self.groups(cls, lr, model=model, only=only, **hyper)
+        groups = self.groups(cls, lr, model=model, only=only, no_decay=no_decay, **hyper)
         optimizer = cls(groups, lr=lr, **hyper)
         if hyper.get("initial_accumulator_value") and not self.scheme.identity:  # Adagrad's state starts in units of g^2
             for name, p in self.named_parameters(model).items():
@@ -282,7 +339,14 @@ class Parametrization:
 
     def lrs(self, optimizer: Any, value: float) -> list[float]:
         """`value`, a base learning rate, as one rate per group, for schedulers that take absolute rates."""
-        return [value * f["lr"] for f in self._group_factors(optimizer)]
+        return [value * f["lr"] for f in self._group_factors(_innermost(optimizer))]
+
+    def _names(self) -> dict[int, str]:
+        """The name of each parameter, by identity, of all the models this parametrization has met."""
+        names: dict[int, str] = {}
+        for model in self._models:
+            names |= {id(p): name for name, p in self.named_parameters(model).items()}
+        return names
 
     def _group_factors(self, optimizer: Any) -> list[dict[str, float]]:
         """The factors each group of an optimizer should carry.
@@ -290,11 +354,10 @@ class Parametrization:
         Raises:
             OptimizerError: a group mixes parameters with different factors, or holds unknown ones.
         """
-        names: dict[int, str] = {}
-        for model in self._models:
-            names |= {id(p): name for name, p in self.named_parameters(model).items()}
+        names = self._names()
         flags = dict(optimizer.defaults)
-        expected = self.factors(type(optimizer), **flags)
+        fam = self._families.get(type(optimizer)) or family(type(optimizer), flags)
+        expected = self._by_family(fam, flags)
         result = []
         for i, group in enumerate(optimizer.param_groups):
             unknown = [p for p in group["params"] if id(p) not in names]
@@ -319,11 +382,13 @@ class Parametrization:
         Raises:
             OptimizerError: with the first groups that disagree.
         """
+        optimizer = _innermost(optimizer)
         expected = self._group_factors(optimizer)
+        undecayed = self._check_exempt(optimizer)
         for key in ("lr", "weight_decay", "eps"):
             bases: list[tuple[int, float]] = []
             for i, (group, f) in enumerate(zip(optimizer.param_groups, expected, strict=True)):
-                if key not in group:
+                if key not in group or (key == "weight_decay" and i in undecayed):
                     continue
                 value = float(group[key])
                 if key == "lr" and all(float(g["lr"]) == 0 for g in optimizer.param_groups):
@@ -333,16 +398,38 @@ class Parametrization:
                         raise OptimizerError(f"{key} of group {i} must be 0 (an override says so): it is {value:.6g}.")
                     continue
                 bases.append((i, value / f[key]))
+            near = 1e-5 if any(isinstance(g.get(key), Tensor) for g in optimizer.param_groups) else 1e-7
             for i, x in bases[1:]:
-                if not math.isclose(x, bases[0][1], rel_tol=1e-5, abs_tol=0.0):
+                if not math.isclose(x, bases[0][1], rel_tol=near, abs_tol=0.0):
                     j, y = bases[0]
                     raise OptimizerError(
                         f"{key} divided by its factor must be one number over all groups: group {j} gives {y:.6g}, group {i} gives {x:.6g}. "
-                        "A scheduler with absolute rates, a trainer or a reload has erased the factors; pass p.lrs(optimizer, value) to schedulers, or rebuild with p.optimizer."
+                        + (_schedule_advice(optimizer) if key == "lr" else "A trainer or a reload has erased the factors: rebuild with p.optimizer.")
                     )
 
+    def _check_exempt(self, optimizer: Any) -> set[int]:
+        """The groups that no_decay leaves without decay.
+
+        Raises:
+            OptimizerError: parameters that are always exempt are decayed.
+        """
+        names, found = self._names(), set[int]()
+        for i, group in enumerate(optimizer.param_groups):
+            own = {names[id(p)] for p in group["params"]}
+            decay = float(group.get("weight_decay") or 0.0)
+            always = sorted(own & self._exempt - self._decayed)
+            if decay and always:
+                raise OptimizerError(
+                    f"weight_decay of {always[0]} must be 0 (no_decay says so): group {i} has {decay:.6g}. "
+                    "Something regrouped the parameters: hand over p.optimizer(...) or p.groups(...)."
+                )
+            if own and own <= self._exempt and not decay:
+                found.add(i)
+        return found
+
     def clip_grad_norm_(self, max_norm: float, model: nn.Module | None = None) -> Tensor:
-        """Clip gradients by a norm that means the same at every size: |g|^2 = sum_p (u_p / s_p) |g_p|^2.
+        """Clip gradients by a norm that means the same at every size: |g|^2 = sum_p (u_p / s_p) |g_p|^2
+        (docs/theory.md, equation (8)).
 
         At base size this is `torch.nn.utils.clip_grad_norm_`.
 
@@ -431,16 +518,40 @@ def _strip(name: str) -> str:
     return name
 
 
+def _innermost(optimizer: Any) -> Any:
+    """The optimizer inside a trainer's wrapper (Accelerate's, and so Hugging Face's)."""
+    while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
+        optimizer = inner
+    return optimizer
+
+
+def _floor(optimizer: Any) -> float | None:
+    """The floor, relative to the base's rate, that a schedule holds all groups to: lr = c initial_lr + d in each, d > 0."""
+    groups = [(float(g["initial_lr"]), float(g["lr"])) for g in optimizer.param_groups if "initial_lr" in g]
+    base = float(optimizer.defaults.get("lr") or 0.0)
+    (x0, y0), (x1, y1) = min(groups, default=(0.0, 0.0)), max(groups, default=(0.0, 0.0))
+    if x0 == x1 or not base:
+        return None
+    c = (y1 - y0) / (x1 - x0)
+    d = y0 - c * x0
+    fits = all(math.isclose(y, c * x + d, rel_tol=1e-6) for x, y in groups)
+    return d / (1 - c) / base if fits and 0 <= c < 1 - 1e-9 and d > 0 else None
+
+
+def _schedule_advice(optimizer: Any) -> str:
+    """What to do about a schedule in absolute rates, as lines that run."""
+    floor = _floor(optimizer)
+    f, rest = ("f", "(1 - f)") if floor is None else (f"{floor:.6g}", f"{1 - floor:.6g}")
+    line = f"torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: {f} + {rest} * (1 + math.cos(math.pi * t / T_max)) / 2)"
+    return (
+        "A schedule with an absolute peak or floor, a trainer or a reload has erased the factors. "
+        "Build the optimizer anew with p.optimizer. Then, for OneCycleLR(max_lr=x), CyclicLR(base_lr=x, max_lr=y) and "
+        "ReduceLROnPlateau(min_lr=x), pass p.lrs(optimizer, x) in place of x. CosineAnnealingLR(eta_min=x) takes one "
+        f"number for all groups: use {line} in its place" + (", with f = x / lr, the base's." if floor is None else f", a floor of {floor:.6g} times the rate in each group.")
+    )
+
+
 def _check_rate(lr: Any) -> None:
     number = float(lr) if isinstance(lr, int | float | Tensor) and not isinstance(lr, bool) else math.nan
     if not 0 <= number < math.inf:
         raise InputError(f"lr must be a finite number >= 0, the base's learning rate: got {lr!r}.")
-
-
-def _default(cls: Any, key: str) -> Any:
-    """An optimizer's default for a hyperparameter, None where it has none."""
-    try:
-        parameter = inspect.signature(cls).parameters.get(key)
-    except (TypeError, ValueError):
-        return None
-    return None if parameter is None or parameter.default is inspect.Parameter.empty else parameter.default

@@ -7,6 +7,8 @@ Everything is checked before anything is changed.
 
 from __future__ import annotations
 
+import dataclasses
+import fnmatch
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,9 +25,9 @@ from trimtab.pairing import Pairing, pair, template
 from trimtab.parametrization import Parametrization
 from trimtab.recording import record
 from trimtab.roles import Facts, Overrides, main_width, read
-from trimtab.rows import branches_of, row_of, stack_names
-from trimtab.rules import Scheme, as_scheme
-from trimtab.trace import Trace
+from trimtab.rows import Row, branches_of, row_of, stack_names
+from trimtab.rules import Scheme, as_scheme, opposed
+from trimtab.trace import Trace, adjustable
 
 DRAWS = 4  # of a model whose law one draw does not tell
 
@@ -94,14 +96,17 @@ def parametrize(
             notes.append(f"{', '.join(alone[:3])}: a branch that is there once whatever the depth and ends in nothing that folds; left as it is.")
             graph, base_graph, pairing, facts = _compared(traces, said, (*skip, *alone))
     gamma = gamma0
-    if scheme.width == "ntk":
+    if scheme.width == "ntk":  # docs/theory.md, equation (12)
         gamma = gamma0 * collect(graph, base_graph, pairing, facts, 1.0).readout_ratio ** -0.5
     folds = collect(graph, base_graph, pairing, facts, gamma)
     branches = branches_of(graph)
     stacks = stack_names(branches)
     rows = {name: row_of(f, scheme, gamma, folds.factor.get(name, 1.0), name in folds.offset, branches, stacks, said) for name, f in facts.items()}
+    if scheme.width != "sp":
+        _ask_for_starts(facts, rows, said)
     depth = _depth({stacks[k]: n / b for k, (n, b) in enumerate(pairing.counts)})
     p = Parametrization(rows, [b for b, _ in branches], depth, scheme, gamma0, main_width(facts))
+    notes += _left_alone(p.rows, model)
     p.notes = [*notes, *folds.notes, *advice(graph, base_graph, p)]
     p._draws = prepare(facts, rows, base, said, p.width)
     p._aliases, p._numbers = _aliases(model), numbers
@@ -124,11 +129,94 @@ def _checked(model: Any, base: Any, gamma0: Any, example: Any) -> Any:
         example = getattr(model, "dummy_inputs", None)
         if example is None:
             problems.append("an example of the model's inputs is needed to see what it computes: pass example= a tensor, a tuple of args or a dict of kwargs")
-    if isinstance(model, nn.Module) and model is base:
-        problems.append("model and base are one object: build them separately, the base is only read")
+    if isinstance(model, nn.Module) and isinstance(base, nn.Module):
+        problems += _memory_faults(model, base) + _complex_faults(model, base)
     if problems:
         raise faults("parametrize(model, base, example=...):", problems)
     return example
+
+
+def _memory_faults(model: nn.Module, base: nn.Module) -> list[str]:
+    """The model is rescaled in place and the base only read, so no number may be in both, nor twice in the model."""
+    cure = "build the base separately, or pass copy.deepcopy(base) as the base"
+    if model is base or _unwrapped(model) is _unwrapped(base):
+        return [f"model and base are one object, and the base is only read: {cure}"]
+    there = {_memory(q): n for n, q in base.named_parameters() if _memory(q)}
+    shared = [(n, there[_memory(q)]) for n, q in model.named_parameters() if adjustable(q) and _memory(q) in there]
+    if shared:
+        name, other = shared[0]
+        more = f" ({len(shared)} are, also {', '.join(n for n, _ in shared[1:4])})" if len(shared) > 1 else ""
+        return [f"{name} of the model and {other} of the base are one memory{more}, so rescaling it would change the base: {cure}"]
+    first: dict[tuple[int, ...], str] = {}
+    for name, q in model.named_parameters():
+        place = (q.data_ptr(), q.numel()) if adjustable(q) and _memory(q) else ()
+        if place and first.setdefault(place, name) != name:
+            return [
+                f"{first[place]} and {name} are two parameters on one memory, which would be rescaled twice: "
+                "tie them as one parameter (a.weight = b.weight, not a.weight.data = b.weight.data), or give each its own"
+            ]
+    return []
+
+
+def _memory(q: nn.Parameter) -> int:
+    """Where a parameter's numbers are; 0 where it has none (meta) or where that is not to be told (a sharded one)."""
+    try:
+        return 0 if q.is_meta or not q.numel() else q.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return 0
+
+
+def _complex_faults(model: nn.Module, base: nn.Module) -> list[str]:
+    names = [f"{name} of the {label}" for label, m in (("model", model), ("base", base)) for name, q in m.named_parameters() if q.is_complex()]
+    if not names:
+        return []
+    return [
+        f"parameters must be real numbers, and {names[0]} is complex ({len(names)} are): store torch.view_as_real(w) and use "
+        "torch.view_as_complex of it in the forward; keep what is not trained in a buffer"
+    ]
+
+
+def _left_alone(rows: dict[str, Row], model: nn.Module) -> list[str]:
+    """Numbers that are not floating point (quantised weights, indices, masks) stay as they are: rows of ones, and a note."""
+    names = [name for name, q in model.named_parameters() if name in rows and not adjustable(q)]
+    for name in names:
+        rows[name] = dataclasses.replace(rows[name], init=1.0, u=1.0, s=1.0, fold=1.0, override=())
+    if not names:
+        return []
+    shown = ", ".join(names[:3]) + ("..." if len(names) > 3 else "")
+    return [
+        f"{'1 parameter is' if len(names) == 1 else f'{len(names)} parameters are'} not floating point ({shown}): left as drawn, "
+        "so what such numbers multiply is not rescaled with the size."
+    ]
+
+
+def _ask_for_starts(facts: Mapping[str, Facts], rows: Mapping[str, Row], said: Overrides) -> None:
+    """A matrix that grows in one dimension and shrinks in the other has no rule: its init is the user's to say.
+
+    Raises:
+        InputError: with the matrices and an override that can be pasted.
+    """
+    asked = {n: f for n, f in facts.items() if opposed(f.kind, f.m_in, f.m_out) and "init" not in said.numbers(n)}
+    if not asked:
+        return
+    overrides: dict[str, dict[str, float]] = {}
+    for name in asked:
+        init = float(f"{rows[name].init:.6g}")
+        pattern = ".".join("*" if part.isdigit() else part for part in name.split("."))
+        matched = [n for n in facts if fnmatch.fnmatchcase(n, pattern)]
+        alike = all(n in asked and math.isclose(rows[n].init, rows[name].init, rel_tol=1e-9) for n in matched)
+        overrides[pattern if alike else name] = {"init": init}
+    seen = dict.fromkeys(f"{template(n)}: fan-in x {f.m_in:.4g}, fan-out x {f.m_out:.4g}" for n, f in asked.items())
+    raise InputError(
+        "\n".join(
+            [
+                "a matrix must grow or shrink in both dimensions, or in one alone, for its start to have a rule:",
+                *(f"  - {line}" for line in list(seen)[:8]),
+                "Change one width at a time, or say how large it starts, relative to the base's. To keep what it makes the "
+                f"size it has in the base (init as fan-in^-1/2), pass overrides={overrides}.",
+            ]
+        )
+    )
 
 
 def _depth(ratios: Mapping[str, float]) -> float | dict[str, float]:
@@ -198,12 +286,11 @@ def _unfoldable(graph: Graph, facts: Mapping[str, Facts], pairing: Pairing) -> l
         StructureError: a branch that comes with every block has no tail.
     """
     problems, alone = [], []
-    twins = list(pairing.branch_twin.values())
     for r in graph.residuals:
         inside = [f.name for f in facts.values() if r.index in f.branches and f.m_L != 1]
         if r.tail or not inside:
             continue
-        if twins.count(pairing.branch_twin[r.index]) == 1:
+        if r.index in pairing.alone:
             alone += inside
             continue
         problems.append(

@@ -13,7 +13,7 @@ LARGEST = 10_000_000  # bytes
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """The tables of a TOML file. Its folder is where `file.py:function` is looked for from now on.
+    """The tables of a TOML file. Its folder is where `file.py:function` is looked for first from now on.
 
     Raises:
         InputError: the path, and where in the file the fault is.
@@ -31,7 +31,5 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         found = tomllib.loads(content)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{place} is not TOML: {error}.") from error
-    folder = place.resolve().parent
-    if folder not in loading.ROOTS:
-        loading.ROOTS.append(folder)
+    loading.look_in(place.resolve().parent)
     return found

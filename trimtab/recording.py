@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from trimtab.errors import InputError, StructureError
-from trimtab.trace import Recorder, Trace
+from trimtab.trace import Recorder, Trace, adjustable
 
 
 def tensors_in(x: Any, depth: int = 6) -> Iterator[Tensor]:
@@ -111,8 +111,8 @@ def record(model: nn.Module, example: Any, label: str = "model", numbers: Mappin
     if not params:
         raise InputError(f"{label} has no parameters: there is nothing to parametrize. Pass the nn.Module that is trained.")
     meta = any(p.is_meta for p in params.values())
-    first = next((p for p in params.values() if p.is_floating_point()), next(iter(params.values())))
-    call = as_call(_like_model(example, torch.device("meta") if meta else first.device, first.dtype if first.is_floating_point() else None))
+    first = next((p for p in params.values() if adjustable(p)), next(iter(params.values())))
+    call = as_call(_like_model(example, torch.device("meta") if meta else first.device, first.dtype if adjustable(first) else None))
     empty = [tuple(t.shape) for t in tensors_in(call) if t.numel() == 0]
     if empty:
         raise InputError(f"example has a tensor without elements, shape {empty[0]}: nothing flows, so nothing can be verified. Pass a batch of two or more.")

@@ -8,17 +8,21 @@ train_loss the mean over the last tenth of the steps (the last value of the smoo
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
 BLOWN = 1e4
+Tested = tuple[Any, ...]  # (step, test loss, accuracy or None, test examples looked at)
 
 
 @dataclass(frozen=True)
 class RunResult:
     """What a run gave. Losses are in the loss's own unit, `seconds` wall time, `flops` of training.
+
+    `test_examples` is how many test examples `test_loss` and `accuracy` are of; None where nothing was evaluated.
 
     `curves` has "step", "loss", "smoothed", and "test_step", "test_loss", "accuracy" where it was evaluated.
     """
@@ -34,6 +38,7 @@ class RunResult:
     steps: int
     seconds: float
     flops: float
+    test_examples: int | None = None
     curves: dict[str, np.ndarray] = field(repr=False, default_factory=dict)
 
     def row(self) -> dict[str, Any]:
@@ -67,11 +72,11 @@ def smoothed(losses: np.ndarray, steps: int) -> np.ndarray:
     return (total[end] - total[begin]) / (end - begin)
 
 
-def conclude(losses: list[float], tests: list[tuple[int, float, float | None]], *, steps: int, seconds: float, flops_per_step: float) -> RunResult:
+def conclude(losses: list[float], tests: Sequence[Tested], *, steps: int, seconds: float, flops_per_step: float) -> RunResult:
     """The result of the losses of all steps made; the last may be the one that showed divergence.
 
     Args:
-        tests: (step, loss, accuracy) of each evaluation.
+        tests: (step, loss, accuracy, examples) of each evaluation.
     """
     curve = np.asarray(losses, dtype=np.float64)
     lost = bool(len(curve)) and diverged(float(curve[-1]), float(curve[0]))
@@ -85,9 +90,9 @@ def conclude(losses: list[float], tests: list[tuple[int, float, float | None]], 
     curves = {"step": np.arange(len(curve)), "loss": curve, "smoothed": smooth}
     if tests:
         curves |= {
-            "test_step": np.array([t for t, _, _ in tests]),
-            "test_loss": np.array([v for _, v, _ in tests]),
-            "accuracy": np.array([math.nan if a is None else a for _, _, a in tests]),
+            "test_step": np.array([t[0] for t in tests]),
+            "test_loss": np.array([t[1] for t in tests]),
+            "accuracy": np.array([math.nan if t[2] is None else t[2] for t in tests]),
         }
     final = tests[-1] if tests and tests[-1][0] == steps and not lost else None
     return RunResult(
@@ -102,5 +107,7 @@ def conclude(losses: list[float], tests: list[tuple[int, float, float | None]], 
         steps=len(curve),
         seconds=seconds,
         flops=flops_per_step * len(curve),
+        # a checkpoint of an older version has no count
+        test_examples=final[3] if final and len(final) > 3 else None,
         curves=curves,
     )

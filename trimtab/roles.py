@@ -1,7 +1,8 @@
 """What each parameter is: its kind, its width ratios, its place, its depth ratio. Model against base.
 
 Reads two analysed graphs and their pairing, and returns one `Facts` per parameter, from which `rules` computes
-numbers. All that is particular to a use is decided here: tied weights, network readouts, vocabularies and classes
+numbers (docs/theory.md, equation (9)).
+All that is particular to a use is decided here: tied weights, network readouts, vocabularies and classes
 that are no widths, stacks that grow by different ratios, tails that start at zero.
 """
 
@@ -19,6 +20,7 @@ from trimtab.flow import Use
 from trimtab.graph import Graph
 from trimtab.pairing import Pairing, Siblings, template
 from trimtab.residuals import Residual
+from trimtab.trace import adjustable
 
 ROLES = ("input", "hidden", "readout", "elementwise", "scalar")
 NUMBERS = ("init", "lr", "weight_decay", "eps")
@@ -95,7 +97,7 @@ class Overrides:
 
 
 def depth_ratios(pairing: Pairing) -> list[float]:
-    """m_L of each stack.
+    """m_L of each stack (docs/theory.md, equation (10)).
 
     Raises:
         StructureError: one stack grows and another shrinks, so neither model is the deeper one.
@@ -122,7 +124,10 @@ def read(model: Graph, base: Graph, pairing: Pairing, overrides: Overrides) -> d
         try:
             found[name] = reader.facts(name)
         except StructureError as error:
-            problems.append(str(error))
+            if adjustable(model.trace.tensor(model.trace.params[name])):
+                problems.append(str(error))
+            else:  # numbers that are left alone, whatever they are for
+                found[name] = reader.untold(name)
     if problems:
         raise StructureError("\n".join(["what differs between model and base must be width and depth only:", *(f"  - {p}" for p in problems[:12])]))
     return found
@@ -133,7 +138,7 @@ class _Reader:
         self.model, self.base, self.pairing, self.overrides = model, base, pairing, overrides
         self.ratios = depth_ratios(pairing)
         self.biases = {b: w for w, bs in model.readouts.items() for b in bs}
-        self.siblings = Siblings.among(model)
+        self.siblings, self.base_siblings = Siblings.among(model), Siblings.among(base)
         self.ranks = self._ranks()
         self.zero = {r.index: self._starts_at_zero(r) for r in model.residuals}
 
@@ -160,6 +165,8 @@ class _Reader:
         sibling = name if self.model.uses[name] else self.siblings.of(name, shape) or name
         uses = self.model.uses[sibling]
         twin_uses = self.base.uses[twin] or self.base.uses[self.pairing.twin[sibling]]
+        if uses and not twin_uses:  # an expert of the base that this example did not visit looks like a visited one
+            twin_uses = self.base.uses.get(self.base_siblings.of(twin, base_shape) or twin, [])
         role = self.overrides.role(name)
         kind, m_in, m_out, fans, tied = self._ratios(name, shape, base_shape, uses, twin_uses, role)
         first = self._first(sibling)
@@ -168,6 +175,11 @@ class _Reader:
         facts = Facts(name, twin, shape, base_shape, label, kind, m_in, m_out, tied=tied, first=first, readout=readout, fans=fans)
         facts = dataclasses.replace(facts, uses=tuple(dict.fromkeys(u.kind for u in uses)), partner=self._partner(sibling), rank=self.ranks[sibling])
         return self._placed(facts, sibling, twin)
+
+    def untold(self, name: str) -> Facts:
+        """Of a parameter that gets nothing, only its shape."""
+        twin = self.pairing.twin[name]
+        return Facts(name, twin, self._shape(self.model, name), self._shape(self.base, twin), "scalar", "scalar", 1.0, 1.0)
 
     @staticmethod
     def _shape(graph: Graph, name: str) -> tuple[int, ...]:

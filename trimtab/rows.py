@@ -29,7 +29,7 @@ class Branch:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What one parameter is and gets, relative to its twin in the base (THEORY 1.2)."""
+    """What one parameter is and gets, relative to its twin in the base (docs/theory.md, equation (6))."""
 
     name: str
     role: str
@@ -96,7 +96,8 @@ def row_of(f: Facts, scheme: Scheme, gamma: float, fold: float, offset: bool, br
     scales = Scales()
     if not scheme.identity:
         if scheme.width != "sp":
-            scales *= rules.kind_scales(f.kind, f.m_in, f.m_out)  # type: ignore[arg-type]
+            start = f.m_in**-0.5 if rules.opposed(f.kind, f.m_in, f.m_out) else None  # no rule: what planning proposes
+            scales *= rules.kind_scales(f.kind, f.m_in, f.m_out, init=start)  # type: ignore[arg-type]
         if scheme.alpha is not None:
             scales *= rules.place_scales(f.where, f.m_L, scheme.alpha, uses=f.reuse, zero_tail=f.zero_tail)  # type: ignore[arg-type]
             for where, m_L in f.outer:

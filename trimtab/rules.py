@@ -1,13 +1,13 @@
 """What each role gets: three numbers per parameter, and from them what each optimizer needs. Pure arithmetic.
 
-Relative to a base model, in stored (folded) form (THEORY 1.2; arXiv 2309.16620, 2310.02244, 2505.01618):
+Relative to a base model, in stored (folded) form (docs/theory.md, equations (6), (7), (9), (10) and (13)):
 
     init   scale of the start          (init, u, s) = kind x place x richness x folds
     u      scale of a wanted update
     s      scale of the gradient
 
     kind          init                             u             s
-    matrix        m_in^-1/2 min(1, m_out/m_in)^1/2 1/m_in        1/m_out
+    matrix        m_in^-1/2 min(1, m_out/m_in)^1/2 1/m_in        1/m_out      (for m_in, m_out >= 1)
     elementwise   1                                1             1/m_out
     scalar        1                                1             1
 
@@ -21,7 +21,9 @@ Relative to a base model, in stored (folded) form (THEORY 1.2; arXiv 2309.16620,
     SGD           lr u/s, coupled L2 s/u              clipping weight sqrt(u/s)
     Adam & co.    lr u, eps s, decoupled decay 1/u, coupled L2 s/init
 
-At base size every number is 1. Nothing here imports torch, so the rules can be printed, compared and tested by
+At base size every number is 1. Shrinking is the inverse of growing: below 1, init(m_in, m_out) is
+1 / init(1/m_in, 1/m_out), so that there and back is 1. One dimension growing while the other shrinks has no rule.
+Nothing here imports torch, so the rules can be printed, compared and tested by
 the thousand.
 """
 
@@ -109,12 +111,45 @@ class Scales:
         return Scales(self.init * other.init, self.u * other.u, self.s * other.s)
 
     def fold(self, a: float) -> Scales:
-        """Store a * theta instead of multiplying theta by a in the forward (abc-symmetry, THEORY 1.1)."""
+        """Store a * theta instead of multiplying theta by a in the forward (docs/theory.md, equation (2))."""
         return self * Scales(a, a, 1 / a)
 
 
-def kind_scales(kind: Kind, m_in: float, m_out: float) -> Scales:
-    """The width rule. `m_in`, `m_out`: ratios of fan-in and fan-out to base.
+def opposed(kind: str, m_in: float, m_out: float) -> bool:
+    """A matrix grows in one dimension and shrinks in the other: no rule says how it should start.
+
+    >>> opposed("matrix", 4.0, 0.5), opposed("matrix", 4.0, 1.0), opposed("elementwise", 1.0, 0.5)
+    (True, False, False)
+    """
+    return kind == "matrix" and min(m_in, m_out) < 1 < max(m_in, m_out)
+
+
+def matrix_init(m_in: float, m_out: float) -> float:
+    """Scale of a matrix's start: m_in^-1/2 min(1, m_out/m_in)^1/2 for a larger one, the inverse of its inverse else.
+
+    >>> matrix_init(4.0, 1.0), matrix_init(0.25, 1.0), matrix_init(1.0, 0.25)
+    (0.25, 4.0, 1.0)
+    >>> matrix_init(9.0, 4.0) * matrix_init(1 / 9, 1 / 4)
+    1.0
+
+    Raises:
+        InputError: one dimension grows and the other shrinks.
+    """
+    if opposed("matrix", m_in, m_out):
+        raise InputError(
+            "a matrix must grow or shrink in both dimensions, or in one alone, for its start to have a rule: "
+            f"here the fan-in is {m_in:.4g} times the base's and the fan-out {m_out:.4g} times. Say its init."
+        )
+    narrowing = m_out / m_in
+    return ((min(1.0, narrowing) if max(m_in, m_out) > 1 else max(1.0, narrowing)) / m_in) ** 0.5
+
+
+def kind_scales(kind: Kind, m_in: float, m_out: float, *, init: float | None = None) -> Scales:
+    """The width rule.
+
+    Args:
+        m_in, m_out: ratios of fan-in and fan-out to base, above 1 or below.
+        init: a matrix's start where the user says it; None follows the rule.
 
     >>> kind_scales("matrix", 4.0, 4.0)     # hidden
     Scales(init=0.5, u=0.25, s=0.25)
@@ -122,16 +157,18 @@ def kind_scales(kind: Kind, m_in: float, m_out: float) -> Scales:
     Scales(init=0.25, u=0.25, s=1.0)
     >>> kind_scales("matrix", 1.0, 4.0)     # input
     Scales(init=1.0, u=1.0, s=0.25)
+    >>> kind_scales("matrix", 0.25, 0.25)   # hidden, of a target narrower than its base
+    Scales(init=2.0, u=4.0, s=4.0)
     """
     if kind == "scalar":
         return Scales()
     if kind == "elementwise":
         return Scales(s=1 / m_out)
-    return Scales(init=(min(1.0, m_out / m_in) / m_in) ** 0.5, u=1 / m_in, s=1 / m_out)
+    return Scales(init=matrix_init(m_in, m_out) if init is None else init, u=1 / m_in, s=1 / m_out)
 
 
 def place_scales(where: Where, m_L: float, alpha: float, *, uses: float = 1.0, zero_tail: bool = False) -> Scales:
-    """The depth rule.
+    """The depth rule (docs/theory.md, equations (10) and (11)).
 
     Args:
         m_L: ratio of the branch counts of the parameter's stack.
@@ -161,7 +198,7 @@ def place_scales(where: Where, m_L: float, alpha: float, *, uses: float = 1.0, z
 
 
 def richness_scales(readout: Literal["weight", "bias"] | None, gamma0: float) -> Scales:
-    """How far features move for a given change of the output.
+    """How far features move for a given change of the output (docs/theory.md, equation (12)).
 
     >>> richness_scales("weight", 2.0), richness_scales(None, 2.0)
     (Scales(init=0.5, u=1.0, s=1.0), Scales(init=1.0, u=2.0, s=0.5))
@@ -178,7 +215,7 @@ def richness_scales(readout: Literal["weight", "bias"] | None, gamma0: float) ->
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """How an optimizer answers to a change of scale.
+    """How an optimizer answers to a change of scale (docs/theory.md, equation (3)).
 
     Args:
         rate: "u/s" where the step follows the gradient, "u" where it is normalised, "spectral" for Muon.
@@ -211,6 +248,7 @@ REFUSED = {
     "LBFGS": "it mixes all parameters into one line search, which has no per-parameter rate. Use SGD or AdamW.",
     "SparseAdam": "it keeps state only for rows that were seen, which does not fold. Use AdamW.",
     "Rprop": "its step sizes are bounded by absolute numbers that a group cannot scale. Use Lion or AdamW.",
+    "SWATS": "it is Adam at first and SGD once a test on whole tensors says so. Use one of the two.",
     "ASGD": "its rate decays with an absolute constant (lambd) that mixes with the scale. Use SGD.",
 }
 
@@ -225,7 +263,7 @@ def family_of(name: str, hyper: Mapping[str, Any]) -> Family | None:
         OptimizerError: the optimizer is known not to fold.
     """
     if name in REFUSED:
-        raise OptimizerError(f"a parametrization needs an optimizer whose steps fold: torch.optim.{name} does not, {REFUSED[name]}")
+        raise OptimizerError(f"a parametrization needs an optimizer whose steps fold: {name} does not, {REFUSED[name]}")
     family = FAMILIES.get(name)
     if family is not None and hyper.get("decoupled_weight_decay"):
         family = dataclasses.replace(family, decay="decoupled")
@@ -242,7 +280,7 @@ class Factors:
 
 
 def factors(family: Family, scales: Scales, *, m_in: float = 1.0, m_out: float = 1.0, adjust: float = 1.0) -> Factors:
-    """The optimizer's numbers for one parameter.
+    """The optimizer's numbers for one parameter (docs/theory.md, equation (7)).
 
     Args:
         m_in, m_out: width ratios, for a spectral rate.
@@ -272,7 +310,7 @@ def factors(family: Family, scales: Scales, *, m_in: float = 1.0, m_out: float =
 
 
 def muon_adjust(shape: tuple[int, ...], adjust_lr_fn: str | None) -> float:
-    """torch.optim.Muon's own factor on the rate of a matrix of this shape.
+    """torch.optim.Muon's own factor on the rate of a matrix of this shape (docs/theory.md, equation (14)).
 
     >>> muon_adjust((8, 2), None), muon_adjust((25, 4), "match_rms_adamw")
     (2.0, 1.0)

@@ -8,9 +8,10 @@ start depends on its own seed alone, whoever else is trained.
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,11 +21,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from trimtab.config import RunConfig
 from trimtab.data import open_data
 from trimtab.errors import InputError, TrimtabError, faults
-from trimtab.loading import beside, load
+from trimtab.loading import beside, built, by_split, folders, load
 from trimtab.models import BUILD
 from trimtab.parametrization import Parametrization
 from trimtab.planning import of_draws
-from trimtab.published import published
+from trimtab.published import fitted, published
 from trimtab.zoo import fitting, own, size_faults
 
 PLAN_SEED = 0
@@ -33,6 +34,7 @@ IGNORED = -100  # a target that torch's cross-entropy leaves out
 HF = "hf:"
 SHARED = {"model", "model_options", "width", "depth", "base", "scheme", "gamma0", "overrides", "data", "data_options", "loss", "batch_size", "eval_examples", "dtype", "device"}
 
+Made = TypeVar("Made")
 Batch = Any  # (inputs, target), or a dict of keyword arguments
 
 
@@ -49,17 +51,32 @@ class Setup:
     def __init__(self, config: RunConfig):
         self.config = config
         self._open()
-        self.plan = self._parametrized()
+
+    @functools.cached_property
+    def plan(self) -> Parametrization:
+        return self._parametrized()
+
+    @functools.cached_property
+    def sample(self) -> nn.Module:
+        """The model at its size as its own code draws it, in training mode, to look at."""
+        return self.drawn(self.config.width, self.config.depth, PLAN_SEED).to(self.config.device).train()
 
     # -- data ------------------------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
         c = self.config
+        if (fault := device_fault(c.device)) is not None:
+            raise InputError(fault)
         self.source = None if own(c.data) else open_data(c.data, c.data_options)
         self._function = load(c.data) if self.source is None else None
+        if self._function is not None and not by_split(self._function):
+            raise InputError(f"data: {c.data} must be data(split, seed, step), with split 'train' or 'test': it takes {inspect.signature(self._function)}.")
+        self._fields: dict[str, Any] = {}  # of a published model's configuration, on a data set of the zoo
         if self.source is not None:
             shape = self.source.shape
             problems = size_faults(c.model, c.width, c.depth, c.model_options, shape) if c.model in BUILD else []
+            if c.model.startswith(HF):
+                self._fields, problems = fitted(c.model.removeprefix(HF), shape, c.model_options)
             if shape.train is not None and c.batch_size > shape.train:
                 problems.append(f"batch_size: must be at most the training set's size, {shape.train}: got {c.batch_size}")
             if problems:
@@ -73,14 +90,14 @@ class Setup:
 
     def tests(self) -> Iterator[Batch]:
         """The test batches, the same for every seed."""
-        limit = self.config.eval_examples
-        if limit == 0:
+        if self.config.eval_examples == 0:
             return
         if self.source is not None:
-            yield from self.source.test(EVAL_BATCH, limit)
+            yield from self.source.test(EVAL_BATCH, self.config.test_limit)
             return
         seen = step = 0
-        while seen < (limit or 1):  # a function has no end: without a limit one batch is looked at
+        # a function has no end: without a limit one batch is looked at
+        while seen < (self.config.eval_examples or 1):
             batch = self._called("test", 0, step)
             yield batch
             seen, step = seen + length(batch), step + 1
@@ -99,7 +116,7 @@ class Setup:
     def build(self, width: int, depth: int) -> nn.Module:
         c = self.config
         if own(c.model):
-            return named(c.model)(width, depth, **c.model_options)
+            return built(named(c.model), width, depth, self._fields or c.model_options, name=c.model)
         options = dict(c.model_options)
         if self.source is not None:
             options = {**fitting(c.model, self.source.shape), **options}
@@ -148,18 +165,16 @@ class Setup:
     @functools.cached_property
     def random(self) -> bool:
         """Whether a training forward draws random numbers (dropout, stochastic depth)."""
-        model = self.start(PLAN_SEED).train()
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             before = torch.get_rng_state()
-            self.evaluate(model, self.cast(self.batch(0, 0)))
+            self.evaluate(self.sample, self.cast(self.batch(0, 0)))
             return not torch.equal(before, torch.get_rng_state())
 
     @functools.cached_property
     def flops(self) -> float:
         """Floating point operations of one training step: three forwards' worth of matrix products."""
-        model = self.start(PLAN_SEED).train()
         with FlopCounterMode(display=False) as counter, torch.random.fork_rng(devices=[]), torch.no_grad():
-            self.evaluate(model, self.cast(self.batch(0, 0)))
+            self.evaluate(self.sample, self.cast(self.batch(0, 0)))
         return 3.0 * counter.get_total_flops()
 
     # -- loss ------------------------------------------------------------------------------------------------------------
@@ -195,9 +210,45 @@ class Setup:
             return self.loss(output, batch), output
 
 
+def device_fault(device: str | None) -> str | None:
+    """What is wrong with a device on this machine; None if nothing is.
+
+    >>> device_fault("cpu"), device_fault("gpu")
+    (None, "device: must be cpu, cuda, cuda:N or mps: got 'gpu'")
+    """
+    kind, _, number = (device or "cpu").partition(":")
+    if kind not in ("cpu", "cuda", "mps") or (number and not number.isdigit()):
+        return f"device: must be cpu, cuda, cuda:N or mps: got {device!r}"
+    there = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}[kind]
+    if int(number or 0) >= there:
+        seen = f"torch {torch.__version__} sees {there or 'no'} {kind} device{'s' if there != 1 else ''} here"
+        return f"device: got {device!r}, but {seen}. Pass device = 'cpu', or install a torch built for your GPU"
+    return None
+
+
 def setup(config: RunConfig) -> Setup:
-    """The set-up of a configuration; runs that differ only in numbers share one."""
-    return _setup(json.dumps(config.model_dump(mode="json", include=SHARED), sort_keys=True), _Held(config))
+    """The set-up of a configuration, parametrized; runs that differ only in numbers share one."""
+    made = opened(config)
+    _told(config, lambda: made.plan)
+    return made
+
+
+def opened(config: RunConfig) -> Setup:
+    """The set-up before its parametrization: data, model, loss."""
+    shared = config.model_dump(mode="json", include=SHARED) | {"test_limit": config.test_limit}  # steps are in it
+    shared["folders"] = [str(folder) for folder in folders()]  # the same name is another file elsewhere
+    return _told(config, lambda: _setup(json.dumps(shared, sort_keys=True), _Held(config)))
+
+
+def _told(config: RunConfig, make: Callable[[], Made]) -> Made:
+    """What `make` makes; whatever the user's code raises becomes a fault that names model, size and data."""
+    try:
+        return make()
+    except (TrimtabError, ModuleNotFoundError):  # the command says what to install
+        raise
+    except Exception as error:
+        c = config
+        raise InputError(f"model {c.model} (width {c.width}, depth {c.depth}) on data {c.data} could not be set up: {type(error).__name__}: {error}") from error
 
 
 class _Held:
@@ -215,13 +266,7 @@ class _Held:
 
 @functools.lru_cache(maxsize=8)
 def _setup(key: str, held: _Held) -> Setup:
-    try:
-        return Setup(held.config)
-    except TrimtabError:
-        raise
-    except Exception as error:
-        c = held.config
-        raise InputError(f"model {c.model} (width {c.width}, depth {c.depth}) on data {c.data} could not be set up: {type(error).__name__}: {error}") from error
+    return Setup(held.config)
 
 
 def named(model: str) -> Callable[..., nn.Module]:

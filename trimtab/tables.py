@@ -12,6 +12,12 @@ from trimtab.pairing import template
 if TYPE_CHECKING:
     from trimtab.parametrization import Parametrization
 
+LEGEND = (
+    "m_in, m_out, m_L: this model over the base, in fan-in, fan-out and number of residual branches",
+    "init: scale of the initial weights, u: of a wanted update, s: of the gradient, each over the base's, fold included",
+    "fold: a constant moved into the weights (attention, tied heads), rescale: what this model's drawn weights are multiplied by",
+    "learning rate x u for Adam and AdamW, x u/s for SGD; p.factors(cls) has every optimizer's",
+)
 COLUMNS = ("parameter", "role", "place", "m_in", "m_out", "m_L", "init", "u", "s", "fold", "rescale")
 
 
@@ -42,8 +48,17 @@ def summary(p: Parametrization) -> str:
     return f"{p.scheme.name}{alpha}: width x {p.width:.4g}, depth x {depth}, {n} residual branch{'' if n == 1 else 'es'}, {len(p.rows)} parameters, gamma0 = {p.gamma0:g}"
 
 
+def rates(p: Parametrization) -> list[str]:
+    """What AdamW's learning rate is multiplied by, the smallest first: "x 0.125 for #.up.weight x 8"."""
+    held: dict[str, list[str]] = {}
+    for line in lines(p):
+        held.setdefault(line[COLUMNS.index("u")], []).append(line[0])
+    ordered = sorted(held.items(), key=lambda item: float(item[0]))
+    return [f"  x {factor} for {', '.join(names)}" for factor, names in ordered]
+
+
 def render(p: Parametrization) -> str:
-    """The table as plain text."""
+    """The table as plain text: learning rates first, then every number, then what the columns mean."""
     table = [COLUMNS, *lines(p)]
     widths = [max(len(line[i]) for line in table) for i in range(len(COLUMNS))]
     text = []
@@ -52,7 +67,8 @@ def render(p: Parametrization) -> str:
         text.append("  ".join(cells).rstrip())
         if k == 0:
             text.append("  ".join("-" * w for w in widths))
-    return "\n".join([summary(p), "", *text, *([""] if p.notes else []), *(f"note: {n}" for n in p.notes)])
+    head = [summary(p), "", "learning rate over the base's, with Adam or AdamW:", *rates(p), ""]
+    return "\n".join([*head, *text, "", *LEGEND, *([""] if p.notes else []), *(f"note: {n}" for n in p.notes)])
 
 
 def rich_table(p: Parametrization) -> Any:
@@ -65,4 +81,5 @@ def rich_table(p: Parametrization) -> Any:
         table.add_column(column, justify="left" if i < 3 else "right", overflow="fold")
     for line in lines(p):
         table.add_row(*line)
-    return Group(table, *(f"[dim]note:[/dim] {n}" for n in p.notes))
+    legend = [f"[dim]{line}[/dim]" for line in LEGEND]
+    return Group("learning rate over the base's, with Adam or AdamW:", *rates(p), table, *legend, *(f"[dim]note:[/dim] {n}" for n in p.notes))

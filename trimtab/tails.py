@@ -1,7 +1,8 @@
 """Where a multiplier folds: the last parameters in which a value is homogeneous, found by structure, proven by numbers.
 
 A value B is homogeneous of degree one in a set of parameters T when scaling all of T by c scales B by c. Walking
-back from B through operations that commute with a scale finds candidates for T (THEORY 1.1):
+back from B through operations that commute with a scale finds candidates for T
+(docs/theory.md, equation (4)):
 
     B = W h + b           T = {W, b}                B = norm(h) * g + b      T = {g, b}
     B = f(x) * gate(x)    T = tail of f             B = sum_e p_e f_e(x)     T = all the tails of f_e
@@ -22,7 +23,7 @@ from torch import Tensor
 
 from trimtab import ops
 from trimtab.ops import CONVOLUTIONS, JOINT, LINEAR, MATMULS, NORMS, POSITIVE
-from trimtab.trace import Node, Ref, Trace
+from trimtab.trace import Node, Ref, Trace, adjustable
 
 LIMIT = 8  # alternatives worth trying: products of activations offer two each
 THE_SKIP = "the skip itself"
@@ -75,6 +76,8 @@ class _Walk:
         v = self.trace.values[value]
         if v.source == "param":
             assert v.name is not None and consumer is not None
+            if v.tensor is not None and not adjustable(v.tensor):
+                raise Blocked(f"{v.name}, whose numbers are not floating point")
             return [{Site(v.name, consumer.index): 1.0}]
         if v.constant:
             if is_zero(self.trace, value):
@@ -193,8 +196,9 @@ def _leaf(trace: Trace, value: int, consumer: Node) -> Site | None:
             return None
         consumer, value = node, node.inputs[0]
     name = trace.values[value].name
+    stored = trace.values[value].tensor
     assert name is not None
-    return Site(name, consumer.index)
+    return Site(name, consumer.index) if stored is None or adjustable(stored) else None
 
 
 def is_zero(trace: Trace, value: int) -> bool:
@@ -240,7 +244,7 @@ def constant_factor(trace: Trace, node: Node) -> float | None:
 
 
 def scaled(p: Tensor, c: float, offset: bool) -> Tensor:
-    """The fold on a stored parameter: c p, or c (1 + p) - 1 where the model uses 1 + p.
+    """The fold on a stored parameter: c p, or c (1 + p) - 1 for 1 + p (docs/theory.md, equation (5)).
 
     >>> scaled(torch.tensor([0.0, 1.0]), 0.5, offset=True)
     tensor([-0.5000,  0.0000])

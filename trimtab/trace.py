@@ -62,6 +62,15 @@ FACTORIES = frozenset(
 )
 
 
+def adjustable(t: Tensor) -> bool:
+    """A tensor whose numbers can be multiplied: floating point, and not so coarse (float8) that they are codes.
+
+    >>> [adjustable(torch.zeros(2, dtype=d)) for d in (torch.bfloat16, torch.int8, torch.bool, torch.complex64)]
+    [True, False, False, False]
+    """
+    return t.is_floating_point() and t.element_size() > 1
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Ref:
     """Stands for a recorded value inside an operation's arguments."""

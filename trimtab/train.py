@@ -11,14 +11,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
+from torch import nn
 
 from trimtab import checkpoints
 from trimtab.config import RunConfig, decay, rate
 from trimtab.errors import TrimtabError
-from trimtab.results import RunResult, conclude, diverged
+from trimtab.results import RunResult, Tested, conclude, diverged
 from trimtab.setup import Setup, correct, length, setup
 
 __all__ = ["Interrupted", "RunConfig", "RunResult", "run"]
@@ -63,7 +64,7 @@ class Run:
         self.optimizers = _optimizers(config, self.plan)
         self.rates = [[(group, group["lr"], group.get("weight_decay", 0.0)) for group in o.param_groups] for o in self.optimizers]
         self.losses: list[float] = []
-        self.tests: list[tuple[int, float, float | None]] = []
+        self.tests: list[Tested] = []
         self.seconds = 0.0
         self.said: list[str] = []
         if self.path is not None:
@@ -75,33 +76,46 @@ class Run:
         self.callable: Any = torch.compile(self.model) if config.compile else self.model
 
     def go(self, every: float, progress: Callable[[int, float, float], None] | None, stop: Callable[[], bool] | None) -> RunResult:
-        config, begun = self.config, time.perf_counter() - self.seconds
-        saved = time.perf_counter()
-        cuda = config.device.startswith("cuda")
+        config, saved = self.config, time.perf_counter()
+        self._begun, self._asked = saved, stop or (lambda: False)
         with torch.random.fork_rng(devices=[]):
+            self._evaluate(len(self.losses))  # what a stop cut short
             for step in range(len(self.losses), config.steps):
-                if stop is not None and stop():
-                    self.seconds = time.perf_counter() - begun
-                    self.save()
-                    raise Interrupted(f"stopped before step {step} of {config.steps}.")
+                if self._asked():
+                    self._leave()
                 loss = self.step(step)
                 self.losses.append(loss)
                 if diverged(loss, self.losses[0]):
                     break
                 if progress is not None:
                     progress(step, loss, config.lr * rate(step, config))
-                if config.eval_every and (step + 1) % config.eval_every == 0 and step + 1 < config.steps:
-                    self.tests.append((step + 1, *self.test()))
+                self._evaluate(step + 1)
                 if self.path is not None and time.perf_counter() - saved > every and step + 1 < config.steps:
-                    self.seconds = time.perf_counter() - begun
                     self.save()
                     saved = time.perf_counter()
-            else:
-                if config.eval_examples != 0:
-                    self.tests.append((config.steps, *self.test()))
-        if cuda:
+        if config.device.startswith("cuda"):
             torch.cuda.synchronize()
-        return conclude(self.losses, self.tests, steps=config.steps, seconds=time.perf_counter() - begun, flops_per_step=self.setup.flops)
+        return conclude(self.losses, self.tests, steps=config.steps, seconds=self._elapsed(), flops_per_step=self.setup.flops)
+
+    def _elapsed(self) -> float:
+        return self.seconds + time.perf_counter() - self._begun
+
+    def _leave(self) -> NoReturn:
+        self.save()
+        raise Interrupted(f"stopped before step {len(self.losses)} of {self.config.steps}.")
+
+    def _evaluate(self, step: int) -> None:
+        """Evaluate if it is time to and has not been done at this step."""
+        c = self.config
+        due = step == c.steps or (c.eval_every and step and step % c.eval_every == 0)
+        if c.eval_examples == 0 or not due or (self.tests and self.tests[-1][0] == step):
+            return
+        if self.losses and diverged(self.losses[-1], self.losses[0]):
+            return
+        found = evaluated(self.setup, self.model, self._asked)
+        if found is None:
+            self._leave()
+        self.tests.append((step, *found))
 
     def step(self, step: int) -> float:
         """One update; the loss is that before it. A loss that is not finite makes no update."""
@@ -127,22 +141,6 @@ class Run:
             optimizer.zero_grad(set_to_none=True)
         return value
 
-    def test(self) -> tuple[float, float | None]:
-        """(loss, accuracy) over the test batches."""
-        self.model.eval()
-        total, seen, right, asked = 0.0, 0, 0, 0
-        with torch.no_grad():
-            for batch in self.setup.tests():
-                batch = self.setup.cast(batch)
-                loss, output = self.setup.evaluate(self.model, batch)
-                n = length(batch)
-                total, seen = total + loss.item() * n, seen + n
-                counted = correct(output, batch)
-                if counted is not None:
-                    right, asked = right + counted[0], asked + counted[1]
-        self.model.train()
-        return total / max(1, seen), right / asked if asked else None
-
     def save(self) -> None:
         """Write the checkpoint, if there is a place for it."""
         if self.path is None:
@@ -153,7 +151,7 @@ class Run:
             optimizers=[o.state_dict() for o in self.optimizers],
             losses=torch.tensor(self.losses, dtype=torch.float64),
             tests=self.tests,
-            seconds=self.seconds,
+            seconds=self._elapsed(),
         )
         checkpoints.save(self.path, state)
 
@@ -163,7 +161,26 @@ class Run:
             optimizer.load_state_dict(held)
         self.rates = [[(group, lr, wd) for group, (_, lr, wd) in zip(o.param_groups, known, strict=True)] for o, known in zip(self.optimizers, self.rates, strict=True)]
         self.losses, self.seconds = state["losses"].tolist(), state["seconds"]
-        self.tests = [(int(step), loss, accuracy) for step, loss, accuracy in state["tests"]]
+        self.tests = [(int(step), *rest) for step, *rest in state["tests"]]
+
+
+def evaluated(made: Setup, model: nn.Module, asked: Callable[[], bool] = lambda: False) -> tuple[Any, ...] | None:
+    """(loss, accuracy, examples looked at) over the test batches; None when `asked` said stop between two of them."""
+    model.eval()
+    total, seen, right, judged = 0.0, 0, 0, 0
+    with torch.no_grad():
+        for batch in made.tests():
+            if asked():
+                return None
+            batch = made.cast(batch)
+            loss, output = made.evaluate(model, batch)
+            n = length(batch)
+            total, seen = total + loss.item() * n, seen + n
+            counted = correct(output, batch)
+            if counted is not None:
+                right, judged = right + counted[0], judged + counted[1]
+    model.train()
+    return total / max(1, seen), right / judged if judged else None, seen
 
 
 def _optimizers(config: RunConfig, plan: Any) -> list[torch.optim.Optimizer]:

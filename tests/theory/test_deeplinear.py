@@ -73,7 +73,7 @@ def test_depth_error_is_first_order_and_richardson_second(x, y):
 
 
 def test_responses_are_causal_and_scale_as_the_root_of_depth(x, y):
-    """A(t,s) for s < t, B(t,s) for s <= t; L^1/2 A^l has a limit at alpha = 1/2 (THEORY 3.2)."""
+    """A(t,s) for s < t, B(t,s) for s <= t; L^1/2 A^l has a limit (docs/theory.md, equation (36))."""
     case = {"lr": 0.1, "steps": 5}
     found = linear(x, y, depth=4, **case)
     assert found.a.shape == (4, 6, 6, 3, 3) and np.abs(found.a).max() > 1e-3
@@ -97,7 +97,9 @@ def test_every_alpha_above_one_half_has_the_same_limit(x, y):
 
 
 def test_responses_matter(x, y, distance):
-    """At L = 32 dropping the responses costs the linear network 15 % of f and 27 % of the loss (THEORY 7, which does not say for which data): here within a fifth, at .3 of the edge."""
+    """At L = 32 dropping the responses costs the linear network 15 % of f and 27 % of the loss
+    (docs/theory.md, "Numbers to reproduce", which does not say for which data):
+    here within a fifth, at .3 of the edge."""
     case = {"depth": 32, "lr": 0.3 * 6 / np.linalg.eigvalsh(lazy(x, depth=32, activation="linear").ntk)[-1], "steps": 20}
     full, bare = linear(x, y, **case), linear(x, y, responses=False, **case)
     assert distance(bare.f, full.f) == pytest.approx(0.15, rel=0.2)

@@ -142,7 +142,8 @@ def test_agrees_with_wide_networks(name, x, y, distance):
 
 
 def test_responses_are_seen_by_wide_networks(x, y, distance):
-    """Without A and B the tanh network's f is off by 2 - 5 %, its loss by about 10 % (THEORY 7), with them by neither."""
+    """Without A and B the tanh network's f is off by 2 - 5 %, its loss by about 10 %
+    (docs/theory.md, "Numbers to reproduce"), with them by neither."""
     case = {"depth": 4, "activation": "tanh", "lr": 0.5, "steps": 20}
     nets = simulate(x, y, width=1000, seeds=10, dtype=torch.float32, **case)
     full, bare = solve(x, y, **case), solve(x, y, responses=False, **case)

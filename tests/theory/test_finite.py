@@ -16,7 +16,7 @@ T = 12
 
 
 class Plain(torch.nn.Module):
-    """The network of THEORY 1, written the ordinary way, started at the twin's weights."""
+    """The network of docs/theory.md, equation (1), the ordinary way, started at the twin's weights."""
 
     def __init__(self, x, y, *, width, seed, depth, activation, gamma0=1.0, alpha=0.5, beta=1.0, loss="mse", **_):
         super().__init__()
@@ -129,7 +129,7 @@ def test_starts_at_the_lazy_kernel(x, y):
 
 @pytest.mark.parametrize("depth", [1, 4])
 def test_fluctuations_at_init_have_their_closed_form(depth):
-    """N Var(H^{L+1}) / E[H]^2 = 2 + (4 + 2/L) / (1 + 1/L)^2 for linear networks (THEORY 5)."""
+    """N Var(H^{L+1}) / E[H]^2 = 2 + (4 + 2/L) / (1 + 1/L)^2 if linear (docs/theory.md, equation (45))."""
     seeds = 1200
     found = simulate(np.ones((1, 3)), [0.0], width=100, seeds=seeds, depth=depth, activation="linear", lr=1e-9, steps=1)
     expected = init_fluctuation(depth)

@@ -29,7 +29,7 @@ def test_one_branch_by_hand():
 
 
 def test_relu_saturates_in_depth():
-    """THEORY 5: near 4.7, and bounded at any depth."""
+    """docs/theory.md, "Numbers to reproduce": near 4.7, and bounded at any depth."""
     ratio = [found.stream[-1] / found.mean_stream[-1] ** 2 for found in (fluctuate(depth=depth, activation="relu") for depth in (1, 4, 16, 64, math.inf))]
     assert ratio == sorted(ratio) and ratio[-1] == pytest.approx(4.675, abs=0.001)
     assert 64 * (ratio[-1] - ratio[-2]) == pytest.approx(16 * (ratio[-1] - ratio[-3]), rel=0.1)  # Sigma_L -> Sigma_inf as 1/L

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from trimtab.errors import InputError
-from trimtab.loading import beside, load
+from trimtab.errors import InputError, faults
+from trimtab.inputs import cure, infer
+from trimtab.loading import beside, built, load, of_step
 from trimtab.parametrization import Parametrization
 from trimtab.planning import parametrize
 from trimtab.published import published
@@ -39,25 +42,53 @@ def explain(command: Explain) -> int:
         problems.append("name one model: file.py:build (or pkg.mod:build), or --hf with a model type")
     if problems:
         raise InputError("\n".join(["trimtab explain:", *(f"  - {p}" for p in problems)]))
+    said = ""
     if command.hf is not None:
         build, make = published(command.hf)
         with torch.device("meta"):
-            model = _built(build, command.width, command.depth)
+            model = built(build, command.width, command.depth)
+        base = built(build, command.base_width, command.base_depth)
+        example = make()
     else:
         build = load(command.build or "")
         make = load(command.example) if command.example else beside(command.build or "", "example")
-        model = _built(build, command.width, command.depth)
-    base = _built(build, command.base_width, command.base_depth)
-    p = parametrize(model, base, scheme=command.scheme, example=make() if make else None, apply=False)
+        data = load(command.data) if command.data else beside(command.build or "", "data")
+        if data is not None and (command.data or make is None):
+            make = _inputs_of(data)
+        model = built(build, command.width, command.depth)
+        base = built(build, command.base_width, command.base_depth)
+        example = _given(make)
+        if make is None:
+            example, said = _inferred(command.build or "", model, base)
+    p = parametrize(model, base, scheme=command.scheme, example=example, apply=False)
+    if said:
+        print(said, file=sys.stderr if command.json else sys.stdout)
     print(p.to_json() if command.json else "\n".join(_lines(p, cls)))
     return 0
 
 
-def _built(build: Any, width: int, depth: int) -> torch.nn.Module:
+def _inputs_of(data: Callable[..., Any]) -> Callable[[], Any]:
+    """The inputs of the first training batch: the data that check, train and sweep take serves here too."""
+
+    def make() -> Any:
+        batch = of_step(data)(0)
+        return batch if isinstance(batch, dict) else batch[0]
+
+    return make
+
+
+def _given(make: Any) -> Any:
     try:
-        return build(width, depth)
+        return make() if make is not None else None
     except Exception as error:
-        raise InputError(f"build(width={width}, depth={depth}) raised {type(error).__name__}: {error}.") from error
+        raise InputError(f"example() raised {type(error).__name__}: {error}.") from error
+
+
+def _inferred(name: str, *models: torch.nn.Module) -> tuple[Any, str]:
+    found = infer(*models)
+    if found.example is None:
+        raise faults("trimtab explain:", [cure(name, found, "--example", "example(), which returns them,")])
+    return found.example, f"inputs were inferred: {found.words}; pass --example file.py:function to choose"
 
 
 def _lines(p: Parametrization, cls: Any) -> list[str]:

@@ -96,6 +96,8 @@ def summary(result: RunResult) -> str:
         first += f"; test loss {result.test_loss:.4g}"
     if result.accuracy is not None:
         first += f", accuracy {100 * result.accuracy:.1f} %"
+    if result.test_examples is not None:
+        first += f" ({result.test_examples:,} test examples)"
     return f"{first}\n{result.seconds:.1f} s, {result.flops:.3g} floating point operations"
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
@@ -15,6 +17,7 @@ from trimtab.optima.lines import default_scheme, line, schemes, varied
 from trimtab.optima.sources import Source, opened
 from trimtab.optima.transfers import Transfer, analysed
 from trimtab.optima.wording import between, headline, named, number, span
+from trimtab.sweeps.extending import extended, write
 
 if TYPE_CHECKING:
     from trimtab.cli import Report
@@ -44,12 +47,38 @@ def transferring(command: Command) -> int:
     every = told(source, overs, [command.scheme] if command.scheme else names, command.hp, command.metric, conditions(command.where))
     mine = {over: by[lead] for over, by in every.items()}
     code = worst(mine.values())
+    said = suggested(source, mine, command) if command.suggest else ""
     if command.json:
         out = {"scheme": lead, "exit": code, "verdict": {over: t.verdict for over, t in mine.items()}}
         print(json.dumps(out | {"transfers": {over: {n: t.to_dict() for n, t in by.items()} for over, by in every.items()}}, indent=1))
     else:
         Console(highlight=False).print(shown(every, mine))
+    if said:
+        print(f"\n{said}", file=sys.stderr if command.json else sys.stdout)
     return code
+
+
+def suggested(source: Source, mine: Mapping[str, Transfer], command: Command) -> str:
+    """Write the sweep that would tell as a file beside the store's runs; says what was written."""
+    cures = {over: t.remedy for over, t in mine.items() if t.remedy}
+    path = Path(command.suggest or "")
+    if not cures:
+        return f"{path} was not written: the runs there are tell, or have yet to finish."
+    old = source.meta.get("config")
+    if not old:
+        raise InputError(f"{command.store} does not say which sweep it holds, so that it cannot be extended.")
+    values = sorted({v for cure in cures.values() for added in cure.values.values() for v in added})
+    sizes = {f"{over}s": cure.sizes for over, cure in cures.items()}
+    seeds = max(cure.seeds for cure in cures.values())
+    table = extended(old, values={command.hp: values} if values else {}, seeds=seeds, **sizes)
+    again = f"trimtab sweep {path} --store {command.store}"
+    parts = [f"{command.hp} {', '.join(map(number, values))}"] * bool(values) + [f"{seeds} more seeds"] * bool(seeds)
+    parts += [f"{name} {', '.join(map(str, more))}" for name, more in sizes.items() if more]
+    what = "; ".join(parts)
+    heading = f"{old.get('name', 'sweep')} with more in it: {what}.\nRun it into the same store, where nothing runs twice:"
+    held = source.to_pandas()
+    cells, new = write(path, table, f"{heading}\n    {again}", held["cell"], held["fleet"].astype(int) if "fleet" in held else (1,))
+    return f"wrote {path}: {what}; {new} of its {cells} runs are new. Run it into the same store: {again}"
 
 
 def worst(transfers: Iterable[Transfer]) -> int:
@@ -77,8 +106,13 @@ def conditions(pairs: Iterable[str]) -> dict[str, Any]:
 
 
 def shown(every: Mapping[str, Mapping[str, Transfer]], mine: Mapping[str, Transfer]) -> RenderableType:
-    """What the terminal shows: the verdict first, then every scheme's, then a table of optima per axis."""
-    parts: list[RenderableType] = [Text(headline(mine), style="bold")]
+    """What the terminal shows: the verdict first, then the details."""
+    return Group(Text(headline(mine), style="bold"), details(every, mine))
+
+
+def details(every: Mapping[str, Mapping[str, Transfer]], mine: Mapping[str, Transfer]) -> RenderableType:
+    """What would tell where nothing is told, every scheme's verdict, then a table of optima per axis."""
+    parts: list[RenderableType] = []
     parts += [Text(f"To tell over {t.over}: {t.advice}.", style="yellow") for t in mine.values() if t.advice]
     parts += [Text(""), verdicts(every)]
     for over, by in every.items():
@@ -135,7 +169,7 @@ def tabled(over: str, transfers: list[Transfer]) -> Table:
 
 def _regret(row: Mapping[str, Any]) -> str:
     if row["status"] != "measured":
-        return "diverges" if row["status"] == "unstable" else "-"
+        return "does not train" if row["status"] == "unstable" else "-"
     high = number(row["high"], 2)
     return f"under {high}" if row["low"] < 0.1 * row["high"] else f"{number(row['low'], 2)} to {high}"
 

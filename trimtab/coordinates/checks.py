@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 import math
 import numbers
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -47,6 +47,7 @@ def check(
     gamma0: float = 1.0,
     device: str | torch.device | None = None,
     sharpness: bool = False,
+    progress: Callable[[str], None] | None = None,
 ) -> Check:
     """Check that hyperparameters transfer over width and depth, in a minute, before a cluster is spent.
 
@@ -63,12 +64,11 @@ def check(
         lr: base learning rate, for a class.
         steps: training steps.  seeds: initialisations at every size.
         loss: `loss(output, target)`, default cross-entropy; for a dict batch `loss(output, batch)`.
-        expect: the scheme whose predictions are the yardstick, for a set-up of your own (default "depth-mup"). A yardstick
-            with alpha = 1/2 predicts that inner matrices of a branch learn less and less with depth; named here, that
-            is noted and no fault.
+        expect: the scheme whose predictions are the yardstick, for a set-up of your own (default "depth-mup").
         hyper: the optimizer's other hyperparameters, as for the base.
         overrides, gamma0: as for `parametrize`.
         device: where the models are put; default: where build puts them.
+        progress: called with a line of words before each size is trained.
         sharpness: also follow the top eigenvalue of the Hessian in the optimizer's own metric (slower).
 
     Returns:
@@ -107,20 +107,20 @@ def check(
         from trimtab.coordinates.curvature import effective_sharpness
 
         setup.after_step = effective_sharpness
-    complete = not own and expect is None
     sizes: dict[tuple[int, int], Size] = {}
     axes = {"width": sorted({(int(w), base[1]) for w in widths}), "depth": sorted({(base[0], int(d)) for d in depths})}
     axes = {axis: places for axis, places in axes.items() if len(places) > 1}
     found = []
+    whole = len({place for places in axes.values() for place in places})
     for axis, places in axes.items():
         for place in places:
             if place not in sizes:
+                if progress is not None:
+                    progress(f"size {len(sizes) + 1} of {whole}: width {place[0]}, depth {place[1]}, {seeds} seeds x {steps} steps")
                 sizes[place] = run(setup, *place, seeds)
         _grows([sizes[p] for p in places], axis)
-        found += lines([sizes[p] for p in places], axis, judged_as, own=own, complete=complete)
+        found += lines([sizes[p] for p in places], axis, judged_as, own=own)
     notes = list(dict.fromkeys(s.note for s in sizes.values() if s.note))
-    if not complete and judged_as.alpha is not None and judged_as.alpha < 1 and "depth" in axes and _inner(sizes.values()):
-        notes.append(f"branches have inner matrices, and {judged_as.name} predicts that these learn like depth^{judged_as.alpha - 1:.2g}; completep keeps them learning.")
     about = dict(
         scheme=chosen.name if chosen else f"own set-up, expected {judged_as.name}",
         optimizer=getattr(optimizer, "__name__", type(optimizer).__name__),
@@ -143,10 +143,6 @@ def _grows(sizes: Sequence[Size], axis: str) -> None:
             a, b = ((o.width if axis == "width" else o.depth) for o in (seen[key], s))
             raise InputError(f"build(width, depth) must follow {axis}: it gives the same number of parameters and branches at {axis} {a} and {b}.")
         seen[key] = s
-
-
-def _inner(sizes: Iterable[Size]) -> bool:
-    return any(s.survey.inner for s in sizes)
 
 
 def _batch(data: Callable[[int], Any], step: int) -> Any:

@@ -2,6 +2,8 @@
 
     P = lr for gradient descent, lr / (sqrt(v / (1 - beta2^t)) + eps) for Adam (arXiv 2207.14484)
 
+(docs/theory.md, equation (26))
+
 so that 2 is where a quadratic loss stops to shrink (without momentum), at every size, whatever multiplier was folded where.
 Trajectories over size coincide when the rate transfers (arXiv 2402.17457).
 """

@@ -1,7 +1,7 @@
 """What a coordinate check expects, and what a deviation means in words. Pure arithmetic, no torch.
 
 Hyperparameters transfer when one step moves the network alike at every size. In slopes over width N and depth L, with
-branches scaled by L^-alpha (THEORY 1; arXiv 2203.03466, 2309.16620, 2505.01618):
+branches scaled by L^-alpha (docs/theory.md, equation (25); arXiv 2203.03466, 2309.16620, 2505.01618):
 
     quantity           over width        over depth
     stream             0                 1/2 - alpha to 0      (L random parts add like sqrt(L), so alpha >= 1/2; beyond, they die out)
@@ -10,10 +10,10 @@ branches scaled by L^-alpha (THEORY 1; arXiv 2203.03466, 2309.16620, 2505.01618)
     branch change      0                 -1 to -alpha          (its own weights: 1/L, they add coherently; the stream it reads: -alpha)
     logits             -2 to 0           -               (a random readout over N: -1/2; a bias, a tied head stay; small is no fault)
     logits change      -1/4 to 0         0               (narrow networks move partly at random, by N^-1/2)
-    scores             -1/2 to 0         0               (q . k over d; then it aligns)
+    scores             -1/2 to 0         -               (q . k over d; then it aligns)
     scores change      -1/2 to 0         any             (the same, and depth only through what feeds it)
     layer, its change  0                 -               (outputs of matrices that end no branch)
-    update             that of u         that of u; of inner matrices 0: else the block is linear in them as L grows
+    update             that of u         that of u; of inner matrices up to 0    (alpha = 1/2: L^-1/2, noted)
 
 At alpha > 1/2 changes over depth may lie (alpha - 1/2) / 2 off: a shallow base starts from features its deep limit lacks.
 Queries and keys may learn by N^-1/2 less over width: at first values and what reads them are not aligned.
@@ -105,7 +105,7 @@ def _why(quantity: str, axis: str, off: float, role: str, place: str, carries: s
         return f"weight decay not scaled with {axis}: lr x decay must be the same at every size"
     if quantity == "update":
         if place == "inner" and not more:
-            return "inner layers of a branch with two or more matrices learn less and less (the block becomes linear in them) under alpha = 1/2, consider completep"
+            return "inner matrices of a branch learn even less with depth than the scheme predicts, consider completep"
         return f"{role or 'its'} rate too {'large' if more else 'small'} as {axis} grows"
     if quantity.startswith("scores"):
         return "attention scale: scores want 1/d_head, or the query's rate and init scaled to match"

@@ -3,7 +3,8 @@
     f = W (c h)          c carried by W: its rate and start follow c       (mup's MuReadout, and most hands)
                          c undone in what makes h: its rate and start do   (`folds`, which looks backwards from a constant)
 
-Both are exact (THEORY 1.1). A set-up by hand is compared with the way it was written: with the second where the rates it was
+Both are exact (docs/theory.md, equation (2)).
+A set-up by hand is compared with the way it was written: with the second where the rates it was
 given fit it, with the first where all of them fit that.
 """
 

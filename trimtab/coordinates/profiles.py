@@ -48,13 +48,12 @@ class Line:
     alone: bool = False  # speaks for itself; else one of many, whose mean must be known well enough
 
 
-def lines(sizes: Sequence[Size], axis: str, scheme: Scheme, *, own: bool, complete: bool) -> list[Line]:
+def lines(sizes: Sequence[Size], axis: str, scheme: Scheme, *, own: bool) -> list[Line]:
     """All lines over one axis.
 
     Args:
         scheme: the yardstick, whose alpha says how branches should shrink.
         own: the optimizer is the user's, so the rates it was given are judged too.
-        complete: ask that inner matrices of branches learn alike at every depth, whatever alpha the scheme has.
     """
     assert scheme.alpha is not None
     sizes = _as_written(sizes, axis) if own else sizes
@@ -64,7 +63,7 @@ def lines(sizes: Sequence[Size], axis: str, scheme: Scheme, *, own: bool, comple
     found += _scores_and_layers(sizes, x) if axis == "width" else []
     found += _means(found, ("stream", "branch", *(("layer",) if plain else ())))
     if all(s.rows is not None for s in sizes):
-        found += _updates(sizes, axis, x, complete) + (_rates(sizes, axis, x) if own else [])
+        found += _updates(sizes, axis, x) + (_rates(sizes, axis, x) if own else [])
     if all(t.sharpness is not None for s in sizes for t in s.trials):
         y = _log(np.stack([np.stack([t.sharpness for t in s.trials]) for s in sizes]))  # type: ignore[misc]
         found.append(Line("loss", "sharpness", axis, x, y, exact(0.0), None))
@@ -250,8 +249,8 @@ def _named(sizes: Sequence[Size], axis: str) -> dict[str, list[list[str]]]:
     return common
 
 
-def _updates(sizes: Sequence[Size], axis: str, x: np.ndarray, complete: bool) -> list[Line]:
-    """Sizes of weight updates beside the wanted update u; of inner matrices over depth beside no decay at all."""
+def _updates(sizes: Sequence[Size], axis: str, x: np.ndarray) -> list[Line]:
+    """Sizes of weight updates beside the wanted update u; inner matrices may keep theirs over depth instead."""
     found = []
     for module, names in _named(sizes, axis).items():
         rows = [s.rows.rows[own[0]] for s, own in zip(sizes, names, strict=True) if s.rows is not None]
@@ -262,19 +261,17 @@ def _updates(sizes: Sequence[Size], axis: str, x: np.ndarray, complete: bool) ->
         y[:, :, 0] = np.nan
         matrix = rows[-1].role in ("hidden", "readout", "input") and len(rows[-1].shape) > 1
         inner = (
-            complete
-            and axis == "depth"
-            and rows[-1].place == "branch"
-            and all(n in s.survey.inner for s, own in zip(sizes, names, strict=True) for n in own)
-            and len({r.m_L for r in rows}) > 1
+            axis == "depth" and rows[-1].place == "branch" and all(n in s.survey.inner for s, own in zip(sizes, names, strict=True) for n in own) and len({r.m_L for r in rows}) > 1
         )
-        want = 0.0 if inner else _slope(x, [math.log(r.u) for r in rows])
+        want = _slope(x, [math.log(r.u) for r in rows])
         spectral = any(_spectral(cls) for cls, _ in sizes[0].trials[0].optimizers)
         judged = y.shape[-1] - 1 if matrix and not spectral else None
         carries = _carried(_slope(x, [math.log(abs(r.fold) or 1.0) for r in rows]), names[0][0], sizes)
         slack = ATTENTION if axis == "width" and rows[-1].name in sizes[-1].survey.scored else 0.0
         slack = max(slack, _reads_a_readout(rows[-1]) if axis == "width" else 0.0)
-        found.append(Line(module, "update", axis, x, y, Expected(want, want - slack, want), judged, rows[-1].role, "inner" if inner else rows[-1].place, carries))
+        asked = Expected(want, want - slack, max(want, 0.0) if inner else want)
+        place = "inner" if inner else rows[-1].place
+        found.append(Line(module, "update", axis, x, y, asked, judged, rows[-1].role, place, carries))
     return found
 
 

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from trimtab import loading
 from trimtab.coordinates.expectations import yardstick
 from trimtab.coordinates.watching import Sampler, Survey, look, output_of, survey
 from trimtab.errors import InputError, StructureError, TrimtabError
@@ -118,14 +119,7 @@ def _planned(setup: Setup, width: int, depth: int) -> Parametrization:
 
 def built(build: Callable[[int, int], nn.Module], width: int, depth: int, *, device: torch.device | None = None) -> nn.Module:
     """The user's model at one size, in training mode."""
-    try:
-        model = build(width, depth)
-    except TrimtabError:
-        raise
-    except Exception as error:
-        raise InputError(f"build(width={width}, depth={depth}) raised {type(error).__name__}: {error}.") from error
-    if not isinstance(model, nn.Module):
-        raise InputError(f"build must return an nn.Module: build({width}, {depth}) returned {type(model).__name__}.")
+    model = loading.built(build, width, depth)
     model = model.to(device) if device is not None else model
     return model.train()
 

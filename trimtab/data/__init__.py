@@ -11,6 +11,7 @@ from typing import Any
 
 from trimtab.data.source import Source, Tensors
 from trimtab.errors import InputError
+from trimtab.loading import folders as looked_in
 
 __all__ = ["Source", "Tensors", "open_data"]
 
@@ -25,11 +26,13 @@ def open_data(name: str, options: Mapping[str, Any] | None = None) -> Source:
     >>> tuple(x.shape), y.tolist() == digits.batch("train", seed=0, step=0, size=4)[1].tolist()
     ((4, 1, 8, 8), True)
     """
-    return _open(name, json.dumps(dict(options or {}), sort_keys=True))
+    # the same path is another file under another configuration
+    named = bool({"folder", "file"} & set(options or {}))
+    return _open(name, json.dumps(dict(options or {}), sort_keys=True), *(map(str, looked_in()) if named else ()))
 
 
 @functools.lru_cache(maxsize=4)
-def _open(name: str, options: str) -> Source:
+def _open(name: str, options: str, *_folders: str) -> Source:
     from trimtab.data import cifar10, digits, folders, teacher, text
 
     readers = {"digits": digits.read, "cifar10": cifar10.read, "images": folders.read, "text": text.read, "teacher": teacher.read}

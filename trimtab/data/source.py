@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from trimtab.errors import InputError
+from trimtab.loading import folders, found_at
 from trimtab.zoo import Shape
 
 Batch = tuple[Tensor, Tensor]
@@ -109,13 +110,16 @@ def augmented(x: Tensor, seed: int, step: int, flip: bool, crop: int) -> Tensor:
 
 
 def find(folder: str | None, default: str, what: str, where_from: str) -> Path:
-    """The folder or file of a data set: as given, else `default` inside $TRIMTAB_DATA.
+    """The folder or file of a data set: as given (beside the configuration first), else `default` inside $TRIMTAB_DATA.
 
     Raises:
         InputError: with every place looked at and where to get the data.
     """
     root = os.environ.get("TRIMTAB_DATA")
-    places = [Path(folder).expanduser()] if folder else []
+    given = Path(folder).expanduser() if folder else None
+    if given is not None and (named := found_at(given)) is not None:
+        return named
+    places = list(dict.fromkeys(place / given for place in folders())) if given is not None else []
     if root and not (folder and Path(folder).is_absolute()):
         places.append(Path(root).expanduser() / (folder or default))
     for place in places:

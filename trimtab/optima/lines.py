@@ -18,6 +18,7 @@ import pandas as pd
 
 from trimtab.errors import InputError
 from trimtab.optima.sources import Table, numbers
+from trimtab.rules import SCHEMES
 
 SIZES = ("width", "depth")
 NEEDED = ("state", "scheme", "width", "depth", "seed")
@@ -26,7 +27,8 @@ RESULTS = ("train_loss", "test_loss", "accuracy", "initial_loss", "last_loss")
 ABOUT = {"cell", "label", "state", "seed", "scheme", "collapsed", "stopped_at", "flops", "seconds", "error", *SIZES, *RESULTS}
 ABOUT |= {"fleet", "member", "attempt", "attempts", "worker", "lease", "created", "started", "finished", "updated"}
 FINISHED = ("done", "diverged")
-DEFAULT = "depth-mup"
+# "deep": others that scale with depth; "": without
+PREFERRED = ("depth-mup", "completep", "deep", "mup", "ntk", "", "sp")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,12 +51,21 @@ class Line:
 
 
 def default_scheme(schemes: Sequence[str]) -> str:
-    """The scheme a verdict is about when none is named.
+    """The scheme a verdict is about when none is named: the one that one would use, not a baseline beside it.
 
-    >>> default_scheme(["mup", "depth-mup"]), default_scheme(["sp"])
-    ('depth-mup', 'sp')
+    depth-mup, else completep, else any other that scales with depth (or is not known here), else mup, ntk, sp.
+
+    >>> default_scheme(["mup", "depth-mup"]), default_scheme(["sp", "completep"]), default_scheme(["sp", "ntk", "mup"])
+    ('depth-mup', 'completep', 'mup')
     """
-    return DEFAULT if DEFAULT in schemes else schemes[0]
+
+    def rank(name: str) -> int:
+        if name in PREFERRED:
+            return PREFERRED.index(name)
+        known = SCHEMES.get(name)
+        return PREFERRED.index("" if known is not None and known.alpha is None else "deep")
+
+    return min(schemes, key=rank)
 
 
 def schemes(table: Table) -> list[str]:

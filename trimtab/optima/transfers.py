@@ -26,6 +26,7 @@ from trimtab.optima.edges import Edge
 from trimtab.optima.fits import Fit, excess, fit
 from trimtab.optima.jackknife import inflation
 from trimtab.optima.lines import Line, default_scheme, line, schemes
+from trimtab.optima.remedies import NOTHING, Remedy, remedy
 from trimtab.optima.scales import logarithmic
 from trimtab.optima.signatures import signatures
 from trimtab.optima.sources import Source, Table, numbers, opened
@@ -53,6 +54,7 @@ class Transfer:
     points: one row per size and rate, for drawing. drift: slope, low, high in log2 per doubling. regret: one row per size.
     On a linear axis the drift is in the hyperparameter's units per doubling, and half a step of its grid takes the place of 0.25 log2.
     log: whether the curves were fitted to the metric's logarithm. more: further runs of the same kind that would tell; 0 when told, None when runs alone would not; `advice` says it in words.
+    remedy: what to add where the runs cannot tell: values at which sizes, seeds, sizes (remedies.py).
     """
 
     scheme: str
@@ -73,6 +75,7 @@ class Transfer:
     signatures: list[str]
     notes: tuple[str, ...]
     log: bool
+    remedy: Remedy = NOTHING
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON: infinite and missing numbers are null."""
@@ -80,6 +83,7 @@ class Transfer:
         for name in ("optima", "points", "regret"):
             out[name] = getattr(self, name).to_dict("records")
         out["drift"], out["cost"] = self.drift._asdict(), {**self.cost._asdict(), "ratio": self.cost.ratio}
+        out["remedy"] = dataclasses.asdict(self.remedy)
         return plain(out)
 
 
@@ -136,6 +140,7 @@ def analysed(chosen: Line) -> Transfer:
     limit = TOLERANCE if chosen.axis == "log2" else gap / 2  # a quarter octave is half a step of the usual grid
     told, pending = verdict(slope, limit), int((~chosen.cells["state"].isin(("done", "diverged"))).sum())
     needed = more(slope, sum(f.n for f in fits.values()), limit)
+    cure = remedy(chosen, slope, needed, optima) if told == "cannot tell" else NOTHING
     return Transfer(
         chosen.scheme,
         chosen.over,
@@ -150,11 +155,12 @@ def analysed(chosen: Line) -> Transfer:
         regret,
         _cost(chosen, parts),
         told,
-        needed,
-        _advice(chosen, told, slope, needed, optima, pending),
+        cure.runs if told == "cannot tell" else needed,
+        _advice(chosen, told, pending, cure),
         signatures(chosen, told, slope, optima, regret),
         (*chosen.notes, *[f"Curves are fitted to the logarithm of the {chosen.metric.replace('_', ' ')}: its scatter between seeds grows with it"] * log),
         log,
+        cure,
     )
 
 
@@ -255,29 +261,13 @@ def _cost(chosen: Line, parts: Mapping[float, Table]) -> Cost:
     return Cost(tuning, same, same - tuning)
 
 
-def _advice(chosen: Line, told: str, slope: Drift, needed: int | None, optima: Table, pending: int) -> str:
+def _advice(chosen: Line, told: str, pending: int, cure: Remedy) -> str:
     if told != "cannot tell":
         return ""
-    parts = []
-    if pending:
-        failed = int((chosen.cells["state"] == "failed").sum())
-        parts += [f"{pending - failed} cells of this line are not finished"] * (pending > failed) + [f"{failed} cells of this line failed: see `trimtab status`"] * (failed > 0)
-    if len(optima) < 2:
-        parts.append(f"a drift needs two sizes: there is one {chosen.over}")
-    edge = optima[optima["status"].isin(("beyond the grid", "too few rates"))]
-    if len(edge):
-        parts.append(f"try more values of {chosen.hp} at {chosen.over} " + ", ".join(f"{v:g}" for v in edge[chosen.over]) + ", where the best lies at the edge of the grid")
-    lost = optima[optima["status"] == "none stable"]
-    if len(lost):
-        parts.append(f"nothing was stable at {chosen.over} " + ", ".join(f"{v:g}" for v in lost[chosen.over]) + f": try smaller values of {chosen.hp}")
-    few = optima[(optima["status"] == "last stable") & (optima["rates"] < 3)]
-    if len(few):
-        parts.append(f"fewer than three values of {chosen.hp} are stable at {chosen.over} " + ", ".join(f"{v:g}" for v in few[chosen.over]) + ": try smaller ones")
-    if slope.scatter > 0:
-        parts.append(f"the optima scatter about a line by {slope.scatter:.2f} log2, more than their seeds explain: more sizes would tell, more seeds would not")
-    if needed is not None:
-        parts.append(f"about {needed} more runs like these would tell, if the slope stays where it is")
-    return "; ".join(parts) or "the interval touches the limit: more seeds narrow it"
+    failed = int((chosen.cells["state"] == "failed").sum())
+    parts = [f"{pending - failed} cells of this line are not finished"] * (pending > failed)
+    parts += [f"{failed} cells of this line failed: see `trimtab status`"] * (failed > 0)
+    return "; ".join([*parts, *cure.words]) or "the interval touches the limit: more seeds narrow it"
 
 
 def joint(

@@ -93,7 +93,7 @@ def headline(told: Mapping[str, Transfer]) -> str:
     if not told:
         return "Nothing to tell yet: no run has finished."
     first = next(iter(told.values()))
-    words = {"transfers": "transfers", "drifts": "does not transfer", "cannot tell": "may or may not transfer (the runs cannot tell)"}
+    words = {"transfers": "transfers", "drifts": "does not transfer", "cannot tell": "may or may not transfer"}
     groups: dict[str, list[str]] = {}
     for t in told.values():
         groups.setdefault(words[t.verdict], []).append(span(t))
@@ -101,9 +101,27 @@ def headline(told: Mapping[str, Transfer]) -> str:
     return f"With {first.scheme}, the {named(first.hp)} {body}."
 
 
+def short(told: Mapping[str, Transfer]) -> str:
+    """The same for a heading: who, what, which axes; the sizes are said below it.
+
+    >>> short({})
+    'Nothing to tell yet: no run has finished.'
+    """
+    if not told:
+        return headline(told)
+    first = next(iter(told.values()))
+    by = {kind: [over for over, t in told.items() if t.verdict == kind] for kind in ("transfers", "drifts", "cannot tell")}
+    good, bad, open_ = (" and ".join(overs) for overs in by.values())
+    if not good and not bad:
+        return f"{first.scheme}: {named(first.hp)} over {open_}: cannot tell yet"
+    verb = f"transfers over {good}" if good else f"does not transfer over {bad}"
+    rest = (f", not over {bad}" if good and bad else "") + (f"; {open_}: cannot tell" if open_ else "")
+    return f"{first.scheme}: {named(first.hp)} {verb}{rest}"
+
+
 def regret(row: Mapping[str, Any]) -> str:
     if row["status"] == "unstable":
-        return "diverges"
+        return "does not train"
     if row["status"] != "measured":
         return f"unknown ({row['status']})"
     return f"{number(row['regret'], 2)} ({number(row['low'], 2)} to {number(row['high'], 2)})"

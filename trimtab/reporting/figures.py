@@ -64,7 +64,8 @@ class Limits(NamedTuple):
 
 
 def curves(t: Transfer, cells: Table, limits: Limits) -> Figure:
-    """Loss against rate, one line per size, the optimum with its interval, a cross where runs first diverge."""
+    """Loss against rate, one line per size, the optimum with its interval, a cross where runs first fail to
+    train."""
     sizes = t.optima[t.over].tolist()
     each = max(2, MARKS // (2 * max(len(sizes), 1)))
     seeds = _seeds(t, cells)
@@ -92,7 +93,7 @@ def curves(t: Transfer, cells: Table, limits: Limits) -> Figure:
         first = bad[bad[t.hp] > (fine[t.hp].max() if len(fine) else -math.inf)].head(1) if len(fine) else bad.head(1)
         if len(first):
             row = first.iloc[0]
-            words = f"{t.over} {size:g}, {safe(t.hp)} {number(row[t.hp])}<br>{int(row['unstable'])} of {int(row['runs'])} runs diverge"
+            words = f"{t.over} {size:g}, {safe(t.hp)} {number(row[t.hp])}<br>{int(row['unstable'])} of {int(row['runs'])} runs do not train"
             top = limits.at(1 - 0.035 * (i + 0.7))
             data.append(_dot(group, place(t, row[t.hp]), top, colour, "x-thin", words, line={"color": colour, "width": 2}))
         row = t.optima[t.optima[t.over] == size].iloc[0]
@@ -234,7 +235,7 @@ def stability(t: Transfer) -> Figure:
 
 
 def regrets(every: Sequence[Transfer]) -> Figure:
-    """What the base's optimum costs at each size; a cross on the rim where it diverges."""
+    """What the base's optimum costs at each size; a cross on the rim where it does not train."""
     finite = [v for t in every for c in ("regret", "high") for v in t.regret[c] if math.isfinite(v)]
     top = max([*finite, 1e-3]) * 1.15
     data = []
@@ -269,7 +270,7 @@ def regrets(every: Sequence[Transfer]) -> Figure:
         )
         lost = rows[np.isposinf(rows["regret"])]
         if len(lost):
-            words = [f"{safe(t.scheme)}, {t.over} {v:g}: diverges" for v in lost[t.over]]
+            words = [f"{safe(t.scheme)}, {t.over} {v:g}: does not train" for v in lost[t.over]]
             marker = {"symbol": "x-thin", "size": 10, "color": f"#{j}", "line": {"color": f"#{j}", "width": 2.5}}
             x = [math.log2(v) + nudge for v in lost[t.over]]
             data.append(

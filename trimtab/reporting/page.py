@@ -26,7 +26,7 @@ from trimtab.errors import InputError
 from trimtab.optima.lines import NEEDED, Line, default_scheme, equal, line, schemes, settled, varied
 from trimtab.optima.sources import Source, Table, opened, records
 from trimtab.optima.transfers import Transfer, analysed, joint, plain
-from trimtab.optima.wording import between, headline, named, number, optimum, regret, sentence, slope, span
+from trimtab.optima.wording import between, named, number, optimum, regret, sentence, short, slope, span
 from trimtab.reporting import figures as draw
 from trimtab.reporting.chosen import MOST, picked, traced
 
@@ -142,7 +142,7 @@ def gathered(source: Source, hp: str = "lr", metric: str = "train_loss") -> dict
     runs = traced(source, picked([pair for pairs in every.values() for pair in pairs])) if "cell" in table else []
     return {
         "title": str(meta.get("name") or "sweep"),
-        "headline": headline(told),
+        "headline": short(told),
         "verdict": worst,
         "told": [{"over": over, "sentence": sentence(t), "verdict": t.verdict, "advice": t.advice} for over, t in told.items()],
         "lead": lead,
@@ -205,7 +205,7 @@ def _axis(over: str, pairs: Sequence[tuple[Line, Transfer]], figures: dict[str, 
         "sizes": [{"key": f"{s:g}", "colour": f"@{i}/{len(sizes)}", "name": f"{s:g}"} for i, s in enumerate(sizes)],
         "schemes": [{"key": t.scheme, "colour": f"#{j}"} for j, t in enumerate(transfers)],
         "panels": panels,
-        "columns": ["scheme", over, f"best {named(first.hp)}", "95 % interval", "status", "largest stable", first.metric.replace("_", " "), "regret", "runs", "diverged"],
+        "columns": ["scheme", over, f"best {named(first.hp)}", "95 % interval", "status", "largest stable", first.metric.replace("_", " "), "regret", "runs", "do not train"],
         "rows": rows,
         "signatures": [{"scheme": t.scheme, "text": s} for t in transfers for s in t.signatures],
         "base": f"{over} {first.base:g}",
@@ -215,7 +215,7 @@ def _axis(over: str, pairs: Sequence[tuple[Line, Transfer]], figures: dict[str, 
 
 
 def _cell(t: Transfer) -> dict[str, str]:
-    return {"verdict": t.verdict, "slope": slope(t), "span": span(t)}
+    return {"verdict": t.verdict, "slope": slope(t), "span": span(t), "over": t.over}
 
 
 def _alt(t: Transfer) -> str:

@@ -3,12 +3,16 @@
 Everything is decided when cells are created and written with them: which cells form a fleet, what each costs. A second
 call resumes; two calls at once share the work. A driver that died left claims behind: its host and process are in their
 names, so the next driver on that host takes them back at once instead of waiting for the lease.
+
+Ctrl-C: the driver tells the workers and waits until they are gone. A worker that trains finishes its step, writes its
+checkpoint and leaves; one that does anything else leaves at once. So the command ends within one step and one checkpoint.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import hashlib
 import json
 import os
@@ -25,17 +29,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trimtab.config import RunConfig
+from trimtab.arithmetic import arithmetic, environment
+from trimtab.config import VERSION, RunConfig
 from trimtab.errors import InputError, TrimtabError
 from trimtab.loading import sources
 from trimtab.sweeps import grid
 from trimtab.sweeps.grid import SweepConfig
 from trimtab.sweeps.mending import mended
-from trimtab.sweeps.store import StoreError
+from trimtab.sweeps.store import Store, StoreError
 from trimtab.sweeps.worker import DISK, folder_of
 
-PATIENCE = 4.0  # seconds for workers to checkpoint after Ctrl-C
 COPY = 60.0  # seconds between copies of the store
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 class Stopped(TrimtabError):
@@ -69,7 +74,8 @@ def sweep(
         store: the SQLite file; default: beside the file, as sweep.db.
         workers: processes. threads: of each.
         engine: "local".
-        progress: an object with `update(store, running)`, called twice a second; None is silent.
+        progress: an object with `update(store, running)`, called twice a second, and `stopping(running)`, called when the sweep
+            is interrupted and waits for this many workers, and `note(text)`; None is silent.
 
     Raises:
         InputError: everything that is wrong with the sweep, before any work.
@@ -100,36 +106,68 @@ class Driver:
         self.begun = time.monotonic()
         self.mark = f"{socket.gethostname()}/{os.getpid()}/{_born(os.getpid())}/{uuid.uuid4().hex[:8]}"
         self.said: list[str] = []
+        self.opened: Store | None = None
         self.alive: dict[str, int] = {}
         self.births = 0
-        self.interrupted = False
+        self.filled = self.interrupted = self.supervising = False
 
     def go(self) -> Outcome:
         fresh = not self.path.exists()
         try:
             return self._go()
+        except KeyboardInterrupt as error:
+            self._leave_nothing(fresh)
+            raise Stopped(f"interrupted before any run was begun in {self.path}; the same command begins again.") from error
         except InputError:
-            if fresh:  # refused before any work: leave nothing behind
-                self.store.close()
-                shutil.rmtree(folder_of(self.path), ignore_errors=True)
-                for end in ("", "-wal", "-shm", ".copy"):
-                    self.path.with_name(self.path.name + end).unlink(missing_ok=True)
+            self._leave_nothing(fresh)
             raise
+        except (StoreError, OSError) as error:
+            full = error.full if isinstance(error, StoreError) else error.errno in NO_SPACE
+            self._leave_nothing(fresh)
+            if not full:
+                raise
+            raise Stopped(str(error)) from error
+
+    @property
+    def store(self) -> Store:
+        assert self.opened is not None
+        return self.opened
+
+    def _say(self, text: str) -> None:
+        """Tell the user now, and the caller in the outcome."""
+        self.said.append(text)
+        if self.progress is not None:
+            self.progress.note(text)
+
+    def _no_space(self, why: str) -> str:
+        return f"the disk that holds {self.path} is full, or the store cannot be written ({why}). What was finished is safe: free some space and run the same command again."
+
+    def _leave_nothing(self, fresh: bool) -> None:
+        """A store that this call made and that holds no cell goes again."""
+        if self.opened is not None:
+            self.opened.close()
+        if fresh and not self.filled:
+            shutil.rmtree(folder_of(self.path), ignore_errors=True)
+            for end in ("", "-wal", "-shm", ".copy"):
+                self.path.with_name(self.path.name + end).unlink(missing_ok=True)
 
     def _go(self) -> Outcome:
-        self.store, told = mended(self.path)
+        self.opened, told = mended(self.path)
         folder_of(self.path).mkdir(exist_ok=True)
-        self.said += told
+        for line in told:
+            self._say(line)
         self._take_back()
         nursery = self._nursery()  # it loads torch while the cells are made
         before = signal.signal(signal.SIGINT, self._interrupt) if threading.current_thread() is threading.main_thread() else None
         try:
             self._fill()
-            self._supervise(nursery)
+            self.filled = self.supervising = True
+            nursery = self._supervise(nursery)
         finally:
+            self.supervising = True  # from here on a first Ctrl-C only hastens what is done anyway
+            self._close(nursery)
             if before is not None:
                 signal.signal(signal.SIGINT, before)
-            self._close(nursery)
         counts = self.store.counts()
         self.store.close()
         outcome = Outcome(self.path, counts, time.monotonic() - self.begun, tuple(self.said))
@@ -144,17 +182,64 @@ class Driver:
     def _fill(self) -> None:
         """Add the cells that are missing, each with its unit."""
         self._forget_stale()
+        self._compare()
         known = self.store.known()
-        new = [(c.hash, c) for c in self.config.cells()]
-        new = [(name, c) for name, c in new if name not in known]
+        cells = self._with_slots(list(self.config.cells()))
+        new = [(name, c) for name, c in ((c.hash, c) for c in cells) if name not in known]
+        before = self.store.finished_elsewhere() if new else set()
+        again = sum(c.as_json(sources=False) in before for _, c in new if c.sources)
+        if again:
+            self._say(f"a file of yours has changed: {again} cells that were finished with it as it was run again with it as it is now.")
         if not self.store.meta or new:
             self.store.set_meta(
                 name=self.config.name, config=self.config.plain(), toml=self.text, base=list(self.config.base), versions=versions(), command=_command(), roots=_roots()
             )
         if new:
             label = self.config.name
-            self.store.add((name, label, c.model_dump(mode="json"), unit, fleet, _cost(c)) for name, c, unit, fleet in units(new, int(self.config.budget["fleet"])))
+            self.store.add((name, label, c.model_dump(mode="json"), unit, fleet, _cost(c)) for name, c, unit, fleet in units(new))
             self.store.copy()
+
+    def _compare(self) -> None:
+        """Refuse a store whose cells mean something else; say when its numbers were rounded elsewhere."""
+        others = {version: count for version, count in self.store.versions().items() if version != VERSION}
+        if others:
+            raise InputError(
+                f"{self.path} holds {sum(others.values())} cells of version {', '.join(map(str, sorted(others)))}, this trimtab makes version {VERSION}: "
+                "the same numbers under another name would run again beside them. `trimtab transfer` and `trimtab report` read the file as "
+                "before; to run this sweep name another store (--store FILE)."
+            )
+        here = arithmetic(self.threads, mkl=environment(self.threads)["MKL_CBWR"])
+        elsewhere = {name: count for name, count in self.store.arithmetics().items() if name != here}
+        if elsewhere:
+            self._say(
+                f"{sum(elsewhere.values())} results in {self.path} were made with {'; or '.join(elsewhere)}. This is {here}: new results agree with them to "
+                "rounding, not bit for bit."
+            )
+
+    def _with_slots(self, cells: list[RunConfig]) -> list[RunConfig]:
+        """Each cell with the slots of its fleet, which is part of its name; why a fleet was not possible is said once."""
+        if self.config.fleet == 1:
+            return cells
+        from trimtab import slots
+        from trimtab.fleet import TOGETHER
+
+        alike = TOGETHER - {"scheme", "base", "overrides", "fleet"} | {"sources"}
+        choices: dict[str, slots.Choice] = {}
+        reasons: dict[str, int] = {}
+        out = []
+        for c in cells:
+            key = json.dumps(c.model_dump(mode="json", include=alike), sort_keys=True)
+            if key not in choices:
+                try:
+                    choices[key] = slots.choose(c, self.config.fleet)
+                except Exception:  # a size that cannot be set up: its cells will say why
+                    choices[key] = slots.Choice(1)
+            out.append(c.model_copy(update={"fleet": choices[key].slots}))
+            if choices[key].reason:
+                reasons[choices[key].reason] = reasons.get(choices[key].reason, 0) + 1
+        for reason, count in reasons.items():
+            self._say(f"{count} cells train one by one, not as fleets: {reason}.")
+        return out
 
     def _forget_stale(self) -> None:
         """Drop waiting cells of a user's file as it no longer is: they would carry the old file's name and the new one's numbers."""
@@ -162,7 +247,7 @@ class Driver:
         now = sources(*{name for _, held in waiting for name in held})
         stale = [cell for cell, held in waiting if any(now.get(name, sha) != sha for name, sha in held.items())]
         if stale and (dropped := self.store.forget(stale)):
-            self.said.append(
+            self._say(
                 f"{dropped} cells that were still waiting belong to an earlier version of a file of yours; they were dropped, those of the file as it is now take their place."
             )
 
@@ -178,12 +263,15 @@ class Driver:
     def _nursery(self) -> subprocess.Popen[bytes]:
         folder = folder_of(self.path)
         settings = dict(store=str(self.path.resolve()), budget=self.config.budget, roots=_roots(), threads=self.threads, log=str((folder / "workers.log").resolve()))
-        environment = os.environ | {"OMP_NUM_THREADS": str(self.threads), "MKL_NUM_THREADS": str(self.threads)}
-        environment["PYTHONPATH"] = os.pathsep.join([*(p or os.getcwd() for p in sys.path), environment.get("PYTHONPATH", "")])
+        path = os.pathsep.join([*(p or os.getcwd() for p in sys.path), os.environ.get("PYTHONPATH", "")])
         process = subprocess.Popen(
-            [sys.executable, "-m", "trimtab.sweeps.nursery", json.dumps(settings)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env=environment
+            [sys.executable, "-m", "trimtab.sweeps.nursery", json.dumps(settings)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            env=os.environ | environment(self.threads) | {"PYTHONPATH": path},
         )
-        self.messages: queue.Queue[str] = queue.Queue()
+        self.messages: queue.SimpleQueue[str] = queue.SimpleQueue()  # the one queue a signal handler may put into
         assert process.stdout is not None
         threading.Thread(target=_listen, args=(process.stdout, self.messages), daemon=True).start()
         return process
@@ -196,8 +284,8 @@ class Driver:
         except (BrokenPipeError, ValueError):
             pass  # it is gone; `_supervise` notices
 
-    def _supervise(self, nursery: subprocess.Popen[bytes]) -> None:
-        """Keep the wanted number of workers until nothing is left to do."""
+    def _supervise(self, nursery: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
+        """Keep the wanted number of workers until nothing is left to do; returns the nursery that is there then."""
         copied = time.monotonic()
         while True:
             counts = self.store.counts()
@@ -228,6 +316,7 @@ class Driver:
             self.progress.update(self.store, len(self.alive))
         if not self.interrupted:
             self.store.copy()
+        return nursery
 
     def _hear(self, wait: float) -> bool:
         """Take the nursery's messages; True when it is gone."""
@@ -249,9 +338,7 @@ class Driver:
                 except StoreError:
                     code = DISK
                 if code == DISK:
-                    raise Stopped(
-                        f"the disk that holds {self.path} is full, or the store cannot be written ({_last_line(self.path)}). What was finished is safe: free some space and run the same command again."
-                    )
+                    raise Stopped(self._no_space(_last_line(self.path)))
             try:
                 message = self.messages.get_nowait()
             except queue.Empty:
@@ -261,16 +348,25 @@ class Driver:
         if self.interrupted:  # asked twice: at once
             os._exit(130)
         self.interrupted = True
+        if not self.supervising:
+            raise KeyboardInterrupt  # not an Exception: no handler of a fault may take it for one
+        self.messages.put("interrupted")  # wakes whoever waits for the workers
 
     def _close(self, nursery: subprocess.Popen[bytes], *, kill: bool = False) -> None:
-        """Let the workers checkpoint and release, then close the pipe they live by."""
+        """Let the workers checkpoint and release, then close the pipe they live by.
+
+        There is no deadline here: a worker leaves after the step it is in, and whoever does not want to wait for that asks twice.
+        """
         if not kill and self.alive and nursery.poll() is None:
             self._order(nursery, "stop")
-            end = time.monotonic() + PATIENCE
-            while self.alive and time.monotonic() < end:
+            if self.interrupted and self.progress is not None:
+                self.progress.stopping(len(self.alive))
+            while self.alive:
                 try:
-                    message = self.messages.get(timeout=0.1)
+                    message = self.messages.get(timeout=1.0)
                 except queue.Empty:
+                    if nursery.poll() is not None:
+                        break
                     continue
                 if message.startswith("died"):
                     self.alive.pop(message.split()[1], None)
@@ -296,33 +392,35 @@ class Driver:
             self.alive.clear()
 
 
-def units(cells: list[tuple[str, RunConfig]], most: int) -> list[tuple[str, RunConfig, str, bool]]:
-    """(name, config, unit, is it a fleet) for new cells: those that share all but numbers train together where that is faster."""
-    from trimtab import fleet
-    from trimtab.setup import SHARED
+def units(cells: list[tuple[str, RunConfig]]) -> list[tuple[str, RunConfig, str, bool]]:
+    """(name, config, unit, is it a fleet) for new cells: those that share all but numbers fill the slots of a fleet together.
 
-    shared = (SHARED - {"gamma0"}) | {"optimizer", "steps", "eval_every", "compile"}
+    Like rates come together, the highest first: those that diverge early then end a fleet early.
+    """
+    from trimtab.fleet import TOGETHER
+    from trimtab.setup import setup
+
     groups: dict[str, list[tuple[str, RunConfig]]] = {}
     for name, config in cells:
-        groups.setdefault(json.dumps(config.model_dump(mode="json", include=shared), sort_keys=True), []).append((name, config))
-    out, troubles, asked = [], [], 0
+        groups.setdefault(json.dumps(config.model_dump(mode="json", include=TOGETHER), sort_keys=True), []).append((name, config))
+    troubles: list[Exception] = []
     for members in groups.values():
-        together = False
-        if min(len(members), most) > 1:
-            asked += 1
-            try:
-                together = fleet.pays(members[0][1], min(len(members), most), _memory())
-            except Exception as error:  # one size that cannot be set up is no reason to lose the others: its cells will say why
-                troubles.append(error)
-        size = most if together else 1
-        parts = -(-len(members) // size)
-        for i in range(parts):
-            part = members[i * len(members) // parts : (i + 1) * len(members) // parts]
-            unit = unit_name([name for name, _ in part])
-            out += [(name, config, unit, together and len(part) > 1) for name, config in part]
-    if troubles and len(troubles) == asked == len(groups):  # nothing of the grid runs: said before any work
+        try:
+            _ = setup(members[0][1]).flops  # a forward with its loss, too
+            break
+        except Exception as error:  # one size that cannot be set up is no reason to lose the others: its cells will say why
+            troubles.append(error)
+    if troubles and len(troubles) == len(groups):  # nothing of the grid runs: said before any work
         first = troubles[0]
         raise first if isinstance(first, TrimtabError) else InputError(f"no run of the grid can be set up: {type(first).__name__}: {first}") from first
+    out = []
+    for members in groups.values():
+        slots = members[0][1].fleet
+        members = sorted(members, key=lambda member: -member[1].lr)
+        for i in range(0, len(members), slots):
+            part = members[i : i + slots]
+            unit = unit_name([name for name, _ in part])
+            out += [(name, config, unit, slots > 1) for name, config in part]
     return out
 
 
@@ -348,10 +446,6 @@ def versions() -> dict[str, str]:
 def _cost(config: RunConfig) -> float:
     """What a cell costs, up to a constant: which units come first, and the time to go."""
     return float(config.steps) * config.batch_size * config.depth * config.width**1.5
-
-
-def _memory() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trimtab" / "fleets.json"
 
 
 def _roots() -> list[str]:

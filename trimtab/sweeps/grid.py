@@ -10,21 +10,22 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, Literal, TypeGuard
 
 from trimtab import zoo
 from trimtab.config import RunConfig
 from trimtab.errors import InputError, faults
-from trimtab.loading import sources
+from trimtab.loading import look_in, source_file, sources
 from trimtab.reading import read_toml
 from trimtab.rules import SCHEMES
 
 LARGEST = 1_000_000  # cells
-KEYS = ("name", "schemes", "base", "widths", "depths", "sizes", "centre", "seeds", "run", "axes", "budget")
-BUDGET = {"cell_seconds": 3600.0, "retries": 0, "checkpoint_seconds": 30.0, "fleet": 16}
-TAKEN = ("width", "depth", "base", "scheme", "seed", "sources")  # fields of a run that the sweep itself fills in
+MOST = 4096  # slots of a fleet
+KEYS = ("name", "schemes", "base", "widths", "depths", "sizes", "centre", "seeds", "run", "axes", "fleet", "budget")
+BUDGET = {"cell_seconds": 3600.0, "retries": 0, "checkpoint_seconds": 30.0}
+TAKEN = ("width", "depth", "base", "scheme", "seed", "fleet", "version", "sources")  # fields of a run that the sweep itself fills in
 USERS = {"momentum": ("sgd", "muon"), "nesterov": ("sgd",), "betas": ("adam", "adamw", "muon"), "eps": ("adam", "adamw", "muon"), "rest_lr": ("muon",)}
 RANGES = ("log2", "log10", "linear")
 
@@ -35,8 +36,9 @@ class SweepConfig:
 
     Attributes:
         sizes: the (width, depth) pairs. axes: {RunConfig field: values}. run: fields every run has.
-        budget: "cell_seconds" (wall clock of one run), "retries" (of a run that raised), "checkpoint_seconds",
-            "fleet" (runs trained together at most, where that is faster; 1 trains each alone).
+        fleet: runs trained together: "auto" (by the rule of `trimtab.slots`), a number, or 1 (each alone).
+        budget: "cell_seconds" (wall clock of one run), "retries" (of a run that raised), "checkpoint_seconds".
+        folder: of the file it was read from, where `file.py:function` is looked for first; None: it has no file.
     """
 
     name: str
@@ -46,7 +48,9 @@ class SweepConfig:
     axes: dict[str, tuple[Any, ...]]
     seeds: tuple[int, ...]
     run: dict[str, Any]
+    fleet: int | Literal["auto"] = "auto"
     budget: dict[str, float] = field(default_factory=lambda: dict(BUDGET))
+    folder: Path | None = None
 
     def __len__(self) -> int:
         return len(self.schemes) * len(self.sizes) * len(self.seeds) * math.prod(len(v) for v in self.axes.values())
@@ -69,6 +73,7 @@ class SweepConfig:
             axes={k: list(v) for k, v in self.axes.items()},
             seeds=list(self.seeds),
             run=self.run,
+            fleet=self.fleet,
             budget=self.budget,
         )
 
@@ -91,15 +96,18 @@ def read(config: str | Path | Mapping[str, Any] | SweepConfig) -> SweepConfig:
       - axes.lr: a range goes from low to high, finite: got [3, 1]
     """
     if isinstance(config, SweepConfig):
+        look_in(config.folder)  # another file may have been read since
         return config
-    what = "the sweep"
+    what, folder = "the sweep", None
     if isinstance(config, str | Path):
-        what, config = str(config), read_toml(config)
+        what, folder, config = str(config), Path(config).resolve().parent, read_toml(config)
     if not isinstance(config, Mapping):
         raise InputError(f"a sweep is a path, a dict or a SweepConfig: got {type(config).__name__}.")
+    look_in(folder)
     made, found = _checked(dict(config))
     if not found and made is not None:
-        found = _try_cells(made)
+        made = replace(made, folder=folder)
+        found = _try_cells(made) + _file_faults(made)
     if found or made is None:
         raise faults(f"{len(found)} fault{'s' if len(found) != 1 else ''} in {what}", found)
     return made
@@ -136,11 +144,11 @@ def _checked(c: dict[str, Any]) -> tuple[SweepConfig | None, list[str]]:
         run = {}
     found += [f"run.{key}: is filled in by the sweep; set {_instead(key)}" for key in run if key in TAKEN]
     axes = _axes(c.get("axes", {}), run, found)
-    budget = _budget(c.get("budget", {}), found)
+    fleet, budget = _fleet(c, found), _budget(c.get("budget", {}), found)
     if found or sizes is None or seeds is None or not _pair(base):
         _run_faults(run, axes, found)
         return None, found
-    made = SweepConfig(name, tuple(schemes), (base[0], base[1]), sizes, axes, seeds, dict(run), budget)
+    made = SweepConfig(name, tuple(schemes), (base[0], base[1]), sizes, axes, seeds, dict(run), fleet, budget)
     if len(made) > LARGEST:
         found.append(f"axes: the grid has {len(made):,} cells, at most {LARGEST:,} are allowed")
     return made, found
@@ -222,11 +230,26 @@ def _range(given: Mapping[str, Any], place: str, found: list[str]) -> list[float
     return values
 
 
+def _fleet(c: dict[str, Any], found: list[str]) -> int | Literal["auto"]:
+    """The key `fleet`; `budget.fleet` is where it used to stand."""
+    held = c.get("budget", {})
+    older = held.get("fleet") if isinstance(held, Mapping) else None
+    if older is not None and "fleet" in c:
+        found.append("budget.fleet: the key fleet says it; keep one of the two")
+    place, value = ("budget.fleet", older) if older is not None else ("fleet", c.get("fleet", "auto"))
+    if value == "auto" or (_whole(value) and value <= MOST):
+        return value
+    found.append(f"{place}: must be 'auto', 1 (each run alone) or how many runs train together, at most {MOST}: got {value!r}")
+    return "auto"
+
+
 def _budget(budget: Any, found: list[str]) -> dict[str, float]:
     if not isinstance(budget, Mapping):
         found.append(f"budget: must be a table: got {budget!r}")
         return dict(BUDGET)
     for key, value in budget.items():
+        if key == "fleet":
+            continue
         if key not in BUDGET:
             found.append(zoo.unknown("budget", key, BUDGET, own=False).replace("name", "key", 1))
         elif not _number(value) or value < 0 or (key != "retries" and value == 0):
@@ -256,6 +279,21 @@ def _try_cells(sweep: SweepConfig) -> list[str]:
             RunConfig(**_nested(sweep.run, numbers), scheme=sweep.schemes[0], width=width, depth=depth, base=sweep.base)
         except InputError as error:
             found += [line for line in _lines(error, sweep.axes) if line not in found]
+    return found
+
+
+def _file_faults(sweep: SweepConfig) -> list[str]:
+    """Users' files that cannot be told apart: one beside the sweep's file and another in the working
+    folder."""
+    named = [("run", key, sweep.run.get(key)) for key in ("model", "data", "loss")]
+    named += [("axes", key, value) for key in ("model", "data", "loss") for value in sweep.axes.get(key, ())]
+    found = []
+    for table, key, name in named:
+        if zoo.own(name):
+            try:
+                source_file(str(name).rpartition(":")[0])
+            except InputError as error:
+                found.append(f"{table}.{key}: {error}")
     return found
 
 

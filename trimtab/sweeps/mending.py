@@ -26,6 +26,8 @@ def mended(path: str | Path) -> tuple[Store, list[str]]:
         store = Store(place, create=True)
         wrong = store.check()
     except StoreError as error:
+        if error.full:  # not damaged
+            raise
         store, wrong = None, [str(error)]
     if not wrong and store is not None:
         return store, said

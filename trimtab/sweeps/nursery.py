@@ -25,6 +25,8 @@ def main() -> None:
     os.dup2(log, 2)
     from trimtab.sweeps import worker  # torch is loaded here, once
 
+    worker.warm()
+
     children: dict[int, str] = {}
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
@@ -67,7 +69,7 @@ def main() -> None:
         if 0 in readable:
             read = os.read(0, 65536)
             if not read:
-                return  # the driver is gone; the workers see the same closed pipe
+                os._exit(0)  # the driver is gone; the workers see the same closed pipe
             *lines, pending = (pending + read).split(b"\n")
             for line in lines:
                 word, _, rest = line.decode().partition(" ")

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 APPLICATION = 0x7472696D  # "trim"
 HEADER = b"SQLite format 3\0"
 STATES = ("waiting", "running", "done", "diverged", "failed")
-RESULTS = ("train_loss", "test_loss", "accuracy", "initial_loss", "last_loss", "collapsed", "stopped_at", "seconds", "flops")
+RESULTS = ("train_loss", "test_loss", "accuracy", "initial_loss", "last_loss", "collapsed", "stopped_at", "seconds", "flops", "test_examples", "arithmetic")
 LEASE = 30.0  # seconds a claim lasts without a heartbeat
 CRASHES = 10  # times a unit may kill its worker before it is given up
 
@@ -50,11 +50,14 @@ MIGRATIONS = (
     CREATE TABLE curves (cell TEXT PRIMARY KEY, data BLOB NOT NULL);
     """,
     "CREATE TABLE attachments (id INTEGER PRIMARY KEY, kind TEXT NOT NULL, content TEXT NOT NULL, sha TEXT NOT NULL);",
+    "ALTER TABLE cells ADD COLUMN steps INTEGER NOT NULL DEFAULT 0;",  # made so far by the run under way
 )
 
 
 class StoreError(TrimtabError):
-    """The store's file cannot be read or written as it should."""
+    """The store's file cannot be read or written as it should; `full`: for want of space, so that the same call resumes."""
+
+    full = False
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,9 @@ class Store:
             hint = "Name the file that `trimtab sweep` wrote."
         elif "malformed" in str(error) or "not a database" in str(error):
             hint = "Its bytes have changed. `trimtab sweep` again puts the copy beside it back, if there is one."
-        return StoreError(f"the store {self.path} could not be {done}: {error}. {hint}")
+        fault = StoreError(f"the store {self.path} could not be {done}: {error}. {hint}")
+        fault.full = "full" in str(error) or "I/O" in str(error)
+        return fault
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -174,6 +179,15 @@ class Store:
         """The names of all cells."""
         return {row[0] for row in self._read("SELECT cell FROM cells")}
 
+    def versions(self) -> dict[int, int]:
+        """{version of the cells' fields: how many cells have it}; cells from before there were versions count as 1."""
+        return dict(self._read("SELECT coalesce(json_extract(config, '$.version'), 1), count(*) FROM cells GROUP BY 1"))
+
+    def arithmetics(self) -> dict[str, int]:
+        """{class of rounding: how many results were made in it}."""
+        query = "SELECT json_extract(result, '$.arithmetic') AS a, count(*) FROM cells WHERE result IS NOT NULL AND a IS NOT NULL GROUP BY a"
+        return dict(self._read(query))
+
     def waiting_sources(self) -> list[tuple[str, dict[str, str]]]:
         """(cell, {name: SHA-256 of the user's file it was made with}) of the cells that wait and have such files."""
         found = self._read("SELECT cell, json_extract(config, '$.sources') FROM cells WHERE state = 'waiting' AND json_extract(config, '$.sources') NOT IN ('{}')")
@@ -214,10 +228,10 @@ class Store:
         rows.sort()
         return Claim(found[0], bool(rows[0][4]), tuple(r[1] for r in rows), tuple(json.loads(r[2]) for r in rows), tuple(r[3] for r in rows), max(r[5] for r in rows))
 
-    def heartbeat(self, owner: str, lease: float = LEASE) -> None:
-        """Say that an owner is alive: its claims last on."""
+    def heartbeat(self, owner: str, lease: float = LEASE, steps: int = 0) -> None:
+        """Say that an owner is alive, so that its claims last on, and how many steps its runs have made."""
         with self._writing():
-            self._db.execute("UPDATE cells SET lease = ? WHERE owner = ? AND state = 'running'", (time.time() + lease, owner))
+            self._db.execute("UPDATE cells SET lease = ?, steps = ? WHERE owner = ? AND state = 'running'", (time.time() + lease, steps, owner))
 
     def release(self, owner: str, *, crashed: bool = False) -> int:
         """Give an owner's claims back; after many crashes a unit is failed instead. Returns how many cells it held."""
@@ -279,9 +293,19 @@ class Store:
         return dict.fromkeys(STATES, 0) | dict(self._read("SELECT state, count(*) FROM cells GROUP BY state"))
 
     def costs(self) -> tuple[float, float]:
-        """(floating point operations of finished cells, of all cells), for the time to go."""
-        row = self._read("SELECT sum(CASE WHEN state IN ('done', 'diverged', 'failed') THEN cost ELSE 0 END), sum(cost) FROM cells")[0]
+        """(floating point operations spent, of all cells), for the time to go; runs under way count by their steps."""
+        share = "CASE WHEN state IN ('done', 'diverged', 'failed') THEN 1.0 WHEN state = 'running' THEN 1.0 * steps / json_extract(config, '$.steps') ELSE 0.0 END"
+        row = self._read(f"SELECT sum(cost * min(1.0, {share})), sum(cost) FROM cells WHERE json_extract(config, '$.steps') > 0")[0]
         return float(row[0] or 0), float(row[1] or 0)
+
+    def under_way(self) -> list[tuple[int, int]]:
+        """(steps made, steps in all) of each unit that is running."""
+        return self._read("SELECT max(steps), max(json_extract(config, '$.steps')) FROM cells WHERE state = 'running' GROUP BY unit")
+
+    def finished_elsewhere(self) -> set[str]:
+        """Canonical configurations, without the users' files' hashes, of finished cells that name such files."""
+        query = "SELECT json_remove(config, '$.sources') FROM cells WHERE state IN ('done', 'diverged') AND json_extract(config, '$.sources') NOT IN ('{}')"
+        return {json.dumps(json.loads(row[0]), sort_keys=True) for row in self._read(query)}
 
     def best(self) -> tuple[float, dict[str, Any]] | None:
         """(lowest training loss so far, its configuration)."""
@@ -336,7 +360,7 @@ class Store:
             rows.append(row)
         frame = pd.DataFrame(rows, columns=None if rows else ["cell", "label", "state", "scheme", "width", "depth", "seed", "lr", *RESULTS, "error"])
         for key in RESULTS:
-            if key != "collapsed":
+            if key not in ("collapsed", "arithmetic"):
                 frame[key] = pd.to_numeric(frame[key], errors="coerce")
         frame["collapsed"] = frame["collapsed"].map(lambda v: v is True)
         return frame
@@ -401,7 +425,9 @@ class Store:
                 os.fsync(file.fileno())
             os.replace(draft, self.copy_path)
         except (sqlite3.Error, OSError) as error:
-            raise StoreError(f"the copy {self.copy_path} could not be written: {error}.") from error
+            fault = StoreError(f"the copy {self.copy_path} could not be written: {error}. Free some space and run the same command again.")
+            fault.full = True
+            raise fault from error
         finally:
             for place in (draft, Path(f"{draft}-journal")):
                 place.unlink(missing_ok=True)

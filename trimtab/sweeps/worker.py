@@ -2,6 +2,9 @@
 
 Checkpoints lie in `<store>.work/`, named by the unit's hash, so whoever claims the unit next goes on from there. A thread
 keeps the lease alive, watches the driver's pipe (closed means the driver is gone) and the wall clock of the unit.
+
+Asked to stop, a worker that trains leaves after its step with a checkpoint. One that is still setting its unit up has nothing
+to save: the watching thread gives the claim back and ends the process.
 """
 
 from __future__ import annotations
@@ -18,14 +21,18 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
 from trimtab import checkpoints, fleet, loading
+from trimtab.arithmetic import arithmetic
 from trimtab.config import RunConfig
 from trimtab.results import RunResult
 from trimtab.sweeps.store import Claim, Store, StoreError
 from trimtab.train import Interrupted, run
 
-BEAT = 5.0  # seconds between heartbeats
-GLANCE = 0.5  # seconds between looks at the pipe and the clock
+BEAT = 4.0  # seconds between heartbeats, which carry how far the run is
+GLANCE = 0.2  # seconds between looks at the pipe and the clock
 DISK = 28  # exit code of a worker that could not write: errno.ENOSPC's number
 GRACE = 5.0  # seconds beyond the wall clock before a unit that does not come back is cut off
 
@@ -42,6 +49,8 @@ class Worker:
         self.store, self.owner, self.lifeline, self.budget = Store(path), owner, lifeline, budget
         self.folder = folder_of(path)
         self.stopping = threading.Event()
+        self.steps = 0  # made by the unit under way
+        self.training = False  # from the first question whether to stop until the result is committed
         self.claim: Claim | None = None
         self.begun = 0.0
         self.over = False
@@ -60,7 +69,7 @@ class Worker:
                         return 0
                     time.sleep(GLANCE)  # what others hold may come back
                     continue
-                self.begun, self.over, self.claim = time.monotonic(), False, claim
+                self.begun, self.over, self.training, self.steps, self.claim = time.monotonic(), False, False, 0, claim
                 self._do(claim)
                 self.claim = None
         except (StoreError, OSError) as error:
@@ -79,9 +88,9 @@ class Worker:
         try:
             configs = [RunConfig(**c) for c in claim.configs]
             if claim.fleet:
-                results = fleet.run(configs, checkpoint=path, every=self.budget["checkpoint_seconds"], stop=self._asked)
+                results = fleet.run(configs, checkpoint=path, every=self.budget["checkpoint_seconds"], progress=self._stepped, stop=self._asked)
             else:
-                results = [run(configs[0], checkpoint=path, every=self.budget["checkpoint_seconds"], stop=self._asked)]
+                results = [run(configs[0], checkpoint=path, every=self.budget["checkpoint_seconds"], progress=self._stepped, stop=self._asked)]
         except Interrupted:
             if self.over:
                 self._fail(claim, claim.cells, f"the run took longer than its wall clock of {self.budget['cell_seconds']:g} s (budget.cell_seconds)")
@@ -99,7 +108,7 @@ class Worker:
         except Exception:
             self._raised(claim)
             return
-        self.store.finish_all(claim, [outcome(cell, result) for cell, result in zip(claim.cells, results, strict=True)])
+        self.store.finish_all(claim, [outcome(cell, result, c.device) for cell, result, c in zip(claim.cells, results, configs, strict=True)])
         checkpoints.remove(path)
 
     def _raised(self, claim: Claim) -> None:
@@ -116,7 +125,7 @@ class Worker:
                 except Exception:
                     self._fail(claim, (cell,), traceback.format_exc())
                 else:
-                    self.store.finish_all(claim, [outcome(cell, result)])
+                    self.store.finish_all(claim, [outcome(cell, result, config["device"])])
         elif claim.attempts <= self.budget["retries"]:
             self.store.release(self.owner, crashed=True)
         else:
@@ -125,8 +134,11 @@ class Worker:
     def _fail(self, claim: Claim, cells: tuple[str, ...], text: str) -> None:
         self.store.finish_all(claim, [(cell, "failed", None, None, text) for cell in cells])
 
+    def _stepped(self, step: int, *_: Any) -> None:
+        self.steps = step + 1
+
     def _asked(self) -> bool:
-        claim = self.claim
+        claim, self.training = self.claim, True
         if claim is not None and time.monotonic() - self.begun > self.budget["cell_seconds"] * len(claim.cells):
             self.over = True
         return self.over or self.stopping.is_set()
@@ -146,6 +158,9 @@ class Worker:
             else:
                 time.sleep(0.05)
             claim = self.claim
+            if claim is not None and self.stopping.is_set() and not self.training:
+                store.release(self.owner)
+                os._exit(0)
             limit = self.budget["cell_seconds"] * len(claim.cells) + GRACE if claim is not None else 0.0
             if claim is not None and time.monotonic() - self.begun > limit:  # stuck in native code: the stop is never asked
                 store.finish_all(claim, [(cell, "failed", None, None, f"the run hung beyond its wall clock of {self.budget['cell_seconds']:g} s") for cell in claim.cells])
@@ -153,19 +168,23 @@ class Worker:
             if time.monotonic() - beaten > BEAT:
                 beaten = time.monotonic()
                 with contextlib.suppress(StoreError):  # the main thread meets the same fault when it commits, and says so
-                    store.heartbeat(self.owner)
+                    store.heartbeat(self.owner, steps=self.steps)
 
 
-def outcome(cell: str, result: RunResult) -> tuple[str, str, dict[str, Any], dict[str, Any], None]:
+def warm() -> None:
+    """Load what torch loads at the first recorded operation (two seconds), so that forked workers have it."""
+    with FlopCounterMode(display=False):
+        torch.zeros(1).add(1)
+
+
+def outcome(cell: str, result: RunResult, device: str) -> tuple[str, str, dict[str, Any], dict[str, Any], None]:
     """A result as the store takes it."""
-    row = result.row()
+    row = result.row() | {"arithmetic": arithmetic(torch.get_num_threads(), device)}
     return cell, row.pop("state"), row, result.curves, None
 
 
 def start(path: str, owner: str, lifeline: int | None, budget: dict[str, float], roots: list[str], threads: int) -> int:
     """What a new process does: set its threads, then loop."""
-    import torch
-
     torch.set_num_threads(threads)
     loading.ROOTS.extend(Path(root) for root in roots)
     return Worker(Path(path), owner, lifeline, budget).loop()

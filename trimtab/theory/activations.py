@@ -1,7 +1,7 @@
 r"""Nonlinearities phi(h) and their slopes phi'(h), elementwise, on torch tensors.
 
 Only values and slopes are ever needed: the solver takes its responses from Stein's lemma
-(arXiv 2309.16620; THEORY 3.1), so no second derivative appears and kinks are welcome.
+(docs/theory.md, equation (33)), so no second derivative appears and kinks are welcome.
 `erf` is erf(h) (not erf(h / sqrt 2)) and `relu` has no gain sqrt(2).
 """
 

@@ -5,6 +5,7 @@ and no noise passes from layer to layer. Afterwards the sites get weights p (mea
 
     p_i = exp(lambda . z_i),  lambda such that E_p[z] = exact,       z = the products phi_mu phi_nu and g_mu g_nu of each layer
 
+(docs/theory.md, equation (35))
 the weights of largest entropy with that property, positive whatever the sample (exponential tilting). Later kernels are correlated with
 the first ones, and averages with p remove that part of their noise: none is left as gamma_0 -> 0. One row of z costs about one site in
 degrees of freedom, so it is used only where rows are few.

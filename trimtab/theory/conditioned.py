@@ -1,7 +1,8 @@
 r"""A finite network without its matrices: only what they do to the vectors they meet is ever drawn. The same law, at any width.
 
 Training multiplies a Gaussian matrix W (N x N) by few vectors, forward by phi(h(t)) and backward by g(t), and each product tells something about W. Given
-all it has told, what is left is Gaussian again (Bolthausen 2014). With orthonormal bases v of the phi and c of the g seen (v v^T = c c^T = N) and their images
+all it has told, what is left is Gaussian again (Bolthausen 2014; docs/theory.md, equation (31)).
+With orthonormal bases v of the phi and c of the g seen (v v^T = c c^T = N) and their images
 U = N^-1/2 W v, Z = N^-1/2 W^T c, a new direction v' orthogonal to v has the image
 
     N^-1/2 W v' = c^T (Z v' / N) + (1 - c^T c / N) eps,         eps ~ N(0, 1) at each of the N sites

@@ -5,7 +5,8 @@ With phi(h) = h every field is a linear combination of independent Gaussian sour
     chi ~ N(0, K^x)      w0 ~ N(0, 1)      u^l ~ GP(0, Phi^l)      r^l ~ GP(0, G^{l+1})
 
 so we carry its coefficients, one row per (time, point) and one column per (source, time, point). Covariances are sums over sources of
-C Cov C'^T, and the responses are coefficients: A^l(t,s) is that of h^l(t) on r^l(s), B^l(t,s) that of g^{l+1}(t) on u^l(s) (THEORY 3, 4).
+C Cov C'^T, and the responses are coefficients (docs/theory.md, equation (43)):
+A^l(t,s) is that of h^l(t) on r^l(s), B^l(t,s) that of g^{l+1}(t) on u^l(s).
 Causal like everything here: Phi^l(t, .) is known before u^l(t) is first used. Cost O(L^2 (T P)^3), memory O(L^2 (T P)^2).
 """
 
@@ -144,13 +145,13 @@ def linear(
     x, y, *, depth, lr, steps, activation="linear", gamma0=1.0, alpha=0.5, beta=1.0, loss="mse", momentum=0.0, weight_decay=0.0,
     batches=None, x_test=None, samples=None, rtol=None, seed=0, responses=True,
 ) -> Trajectory:  # fmt: skip
-    r"""Train the infinitely wide deep *linear* network exactly (THEORY 3, 4); arguments and fields as in `solve`.
+    r"""Train the infinitely wide deep *linear* network exactly; arguments and fields as in `solve`.
 
     Nothing is sampled: `samples`, `rtol` and `seed` are accepted for symmetry and have no effect, `.stderr` is zero. `depth=math.inf`
     extrapolates depths 4, 8, 16, 32 to second order in 1/L; `.depth_error` is what the next order would change.
 
     >>> net = linear([[1.0]], [1.0], depth=4, lr=0.05, steps=2)
-    >>> net.ntk[0, 0, 0].item()          # 2 (1 + 1/L)^L + (1 + 1/L)^{L-1}
+    >>> net.ntk[0, 0, 0].item()          # 2 (1 + 1/L)^L + (1 + 1/L)^{L-1}: docs/theory.md, equation (41)
     6.8359375
     """
     if activation != "linear":

@@ -1,7 +1,8 @@
 r"""From finite depths to infinite depth by Richardson extrapolation, with its own error estimate.
 
 Finite L is the Euler-Maruyama scheme of the infinitely deep network with step 1/L, so every field has an expansion
-F(L) = F(inf) + c1/L + c2/L^2 + ... (THEORY 3.2). On depths L, 2L, 4L, ... Neville's table removes one power per column:
+F(L) = F(inf) + c1/L + c2/L^2 + ... (docs/theory.md, equation (37)).
+On depths L, 2L, 4L, ... Neville's table removes one power per column:
 
     F_{i,0} = F(2^i L)        F_{i,k} = F_{i,k-1} + (F_{i,k-1} - F_{i-1,k-1}) / (2^k - 1)
 

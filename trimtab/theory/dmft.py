@@ -1,4 +1,4 @@
-r"""`solve`: the dynamical mean field theory of training, in one causal pass (arXiv 2309.16620; THEORY 3, 3.1, 3.2).
+r"""`solve`: the mean field theory of training, in one causal pass (docs/theory.md, equations (30) to (36)).
 
 Sites are sampled (`fields`) and trained (`dynamics`) in independent blocks. The answer is the mean over blocks, its standard error their
 scatter, widened by Student's t because blocks are few. Blocks, not samples, carry the error bar because rich networks near the edge of
@@ -200,7 +200,7 @@ def solve(
     x, y, *, depth, activation, lr, steps, gamma0=1.0, alpha=0.5, beta=1.0, loss="mse", momentum=0.0, weight_decay=0.0,
     batches=None, x_test=None, samples=8000, rtol=None, seed=0, responses=True, progress=False,
 ) -> Trajectory:  # fmt: skip
-    r"""Train the infinitely wide residual network by solving its dynamical mean field theory (THEORY 3).
+    r"""Train the infinitely wide residual network by solving its dynamical mean field theory.
 
     `x` (P, D), `y` (P,) or (P, C): training points; `x_test` (Q, D): points only looked at. `depth` L branches beta L^-alpha, or `math.inf`
     (depths 4, 8, 16 extrapolated, `.depth_error` says how well). `lr`: eta_0, independent of width and depth, one or one per step; the finite

@@ -1,7 +1,8 @@
 r"""Training dynamics of the sites of a residual network, finite or infinite, in one causal pass.
 
 A site is one of the N coordinates of the stream; the skip keeps it through all layers. Given what the initial weights send to a
-site, U = N^-1/2 W(0) phi forward and Z = N^-1/2 W(0)^T g backward, its training is (arXiv 2309.16620 app. C; THEORY 3)
+site, U = N^-1/2 W(0) phi forward and Z = N^-1/2 W(0)^T g backward, its training is
+(docs/theory.md, equation (30))
 
     h^1(t)     = d(t) chi + sum_{s<t,nu} q_nu(t,s) K^x g^1_nu(s)
     h^{l+1}(t) = h^l(t) + b d(t) U^l(t) + b^2 rho sum_{s<t,nu} q_nu(t,s) Phi^l(t,s) g^{l+1}_nu(s)

@@ -1,6 +1,6 @@
 r"""Gaussian fields drawn as time goes on, with responses by Stein's lemma: what replaces the matrices at infinite width.
 
-Between layers an infinitely wide network sends to each site (THEORY 3, 3.1)
+Between layers an infinitely wide network sends to each site (docs/theory.md, equations (32) to (34))
 
     U(t) = u(t) + sum_{s<t}  A(t,s) g(s)      u ~ GP(0, Phi),  A(t,s) = <d phi(t) / d r(s)>
     Z(t) = r(t) + sum_{s<=t} B(t,s) phi(s)    r ~ GP(0, G),    B(t,s) = <d g(t) / d u(s)>

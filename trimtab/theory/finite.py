@@ -1,13 +1,15 @@
 r"""The finite twin: an ensemble of residual networks of width N, trained exactly, with the fields of the limit.
 
-Raw N(0,1) weights, every scale a multiplier (THEORY 1), SGD at eta = eta_0 gamma_0^2 N:
+Raw N(0,1) weights, every scale a multiplier (docs/theory.md, equations (1) and (30)),
+SGD at eta = eta_0 gamma_0^2 N:
 
     h^1 = D^-1/2 W^0 x     h^{l+1} = h^l + beta L^-alpha N^-1/2 W^l phi(h^l)     f = (gamma_0 N)^-1 w . phi(h^{L+1}) - f(0)
 
 The matrices are never rewritten: gradient descent adds outer products of features and gradients, so W(t) stays d(t) W(0) plus a term of rank
 T P, kept as such (`dynamics`). A step then reads each W(0) twice and writes none; `dtype=torch.float32` halves that for the matrices alone.
 
-Kernels scatter around the limit as N^-1/2 with covariance Sigma_L / N (THEORY 5): `.variance` is N x the variance over seeds.
+Kernels scatter around the limit as N^-1/2 with covariance Sigma_L / N (docs/theory.md, equation (44)):
+`.variance` is N x the variance over seeds.
 """
 
 from __future__ import annotations
@@ -67,7 +69,8 @@ class Networks:
 
 
 def init_fluctuation(depth: float) -> float:
-    """N Var(H^{L+1}) / E[H]^2 of a *linear* residual network at initialisation, alpha = 1/2, beta = 1 (THEORY 5): bounded in depth.
+    """N Var(H^{L+1}) / E[H]^2 of a *linear* residual network at the start, alpha = 1/2, beta = 1
+    (docs/theory.md, equation (45)): bounded in depth.
 
     >>> [round(init_fluctuation(L), 2) for L in (1, 4, 16, 64, math.inf)]
     [3.5, 4.88, 5.65, 5.91, 6.0]
@@ -80,7 +83,7 @@ def simulate(
     batches=None, x_test=None, samples=None, rtol=None, seed=0, responses=True, dtype=torch.float64,
     matrices=True,
 ) -> Trajectory:  # fmt: skip
-    r"""Train an ensemble of finite networks, exactly as `solve` trains the infinite one (THEORY 1, 3).
+    r"""Train an ensemble of finite networks, exactly as `solve` trains the infinite one.
 
     `width` N; `seeds`: how many networks, drawn from `seed`, `seed` + 1, ..., or a list of seeds. All other arguments as in `solve`;
     `depth` is finite; `samples` and `rtol` are accepted for symmetry and have no effect. `dtype` is that of the N x N matrices.

@@ -1,6 +1,7 @@
 r"""Sigma_L at the start: N x the variance over networks of the kernels and of the NTK, one input, any activation, no sampling.
 
-At initialisation sites are independent given the averages they share (arXiv 2309.16620 sec. 5; THEORY 5): h^{l+1} = h^l + b sqrt(Phi^l) eps,
+At initialisation sites are independent given the averages they share (docs/theory.md, equation (46)):
+h^{l+1} = h^l + b sqrt(Phi^l) eps,
 g^l = g^{l+1} + b phi'(h^l) sqrt(G^{l+1}) eps'. So an average q = (Phi^l, G^l, ...) over N sites moves by the sites' own scatter xi and by what
 the other averages have moved,
 
@@ -45,7 +46,8 @@ class Fluctuations:
     tau: np.ndarray
 
     def train(self, y: float, *, lr: float, steps: int) -> np.ndarray:
-        """N Var f(t) (T+1,) while a *lazy* network learns `y` by gradient descent on (f - y)^2 / 2: f = y (1 - (1 - lr K)^t), K fluctuates.
+        """N Var f(t) (T+1,) while a *lazy* network learns `y` by gradient descent on (f - y)^2 / 2:
+        f = y (1 - (1 - lr K)^t), K fluctuates (docs/theory.md, equation (47)).
 
         >>> bool(fluctuate(depth=1, activation="linear").train(1.0, lr=0.01, steps=3)[0] == 0)
         True

@@ -1,4 +1,4 @@
-r"""Averages of phi over correlated Gaussians: the only integrals the lazy limit needs.
+r"""Averages of phi over correlated Gaussians, which the lazy limit needs (docs/theory.md, equation (40)).
 
 For (a, b) ~ N(0, [[q1, c], [c, q2]]) this gives
 

@@ -1,11 +1,12 @@
 r"""The lazy limit gamma_0 -> 0: NNGP and NTK of the residual network, at finite depth and at infinite depth.
 
-Finite depth (arXiv 2309.16620 sec. 4; THEORY 4), elementwise on (P, P) matrices, H^1 = K^x:
+Finite depth (docs/theory.md, equations (38) and (41)), elementwise on (P, P) matrices, H^1 = K^x:
 
     H^{l+1} = H^l + b^2 Phi^l        G^l = G^{l+1} (1 + b^2 Phidot^l),  G^{L+1} = Phidot^{L+1}        b = beta L^-alpha
     K       = Phi^{L+1} + b^2 rho sum_l G^{l+1} Phi^l + G^1 K^x                                        rho = L^{2 alpha - 1}
 
-Infinite depth, alpha = 1/2, layer time tau in [0, 1]:  dH/dtau = beta^2 Phi(H),  dG/dtau = -beta^2 G Phidot. The second runs
+Infinite depth (docs/theory.md, equation (39)), alpha = 1/2,
+layer time tau in [0, 1]:  dH/dtau = beta^2 Phi(H),  dG/dtau = -beta^2 G Phidot. The second runs
 backwards, so we integrate E = int beta^2 Phidot and J = int e^-E Phi forwards with H and read G(tau) = Phidot(1) e^{E(1) - E(tau)}.
 For alpha > 1/2 the branches' variance L^{1 - 2 alpha} is gone in the limit and only the tangent kernel keeps them.
 """
@@ -37,7 +38,8 @@ class Lazy:
     tau: np.ndarray
 
     def train(self, y, *, lr, steps, loss="mse", momentum=0.0, batches=None) -> np.ndarray:
-        """f (T+1, P[, C]) of gradient descent with the frozen kernel, f(t) = sum_{s<t} a(t,s) K m(s) Delta(s), f(0) = 0.
+        """f (T+1, P[, C]) of gradient descent with the frozen kernel,
+        f(t) = sum_{s<t} a(t,s) K m(s) Delta(s), f(0) = 0 (docs/theory.md, equation (42)).
 
         Arguments as in `solve`. No weight decay: L2 of a strength that matters moves the weights by O(1), which is not lazy.
 
@@ -96,7 +98,7 @@ def _infinite(task: Problem) -> Lazy:
 
 
 def lazy(x, *, depth, activation="relu", alpha=0.5, beta=1.0) -> Lazy:
-    r"""NNGP and NTK of the infinitely wide residual network at initialisation (THEORY 4).
+    r"""NNGP and NTK of the infinitely wide residual network at initialisation.
 
     `x` (P, D): inputs, K^x = x x^T / D. `depth` L >= 1: number of residual branches, or `math.inf` for the layer-time ODE.
     `activation`: relu, erf, tanh, gelu, linear or an elementwise torch function. Branches are multiplied by `beta` L^-`alpha`.

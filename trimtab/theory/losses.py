@@ -1,4 +1,4 @@
-r"""Losses l(f, y) per point and the error signal Delta = -dl/df that drives every field.
+r"""Losses l(f, y) per point and the error signal Delta = -dl/df (docs/theory.md, equation (29)).
 
     mse        sum_c (f_c - y_c)^2 / 2           Delta = y - f
     logistic   log(1 + exp(-y f)),  y = +-1      Delta = y / (1 + exp(y f))

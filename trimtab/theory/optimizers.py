@@ -5,7 +5,8 @@ SGD with heavy ball and coupled L2, as `torch.optim.SGD` does it,
     v(t+1) = momentum v(t) + grad(t) + lambda W(t),      W(t+1) = W(t) - lr(t) v(t+1),      v(0) = 0,
 
 is linear in (W(0), grad), so its whole effect on the mean field equations is d(t), the memory of the start, and
-a(t,s), what a gradient at step s has done by step t (THEORY 3). Both come from running the recursion once on scalars.
+a(t,s), what a gradient at step s has done by step t (docs/theory.md, equation (28)).
+Both come from running the recursion once on scalars.
 Adam is not linear, and is not here.
 """
 

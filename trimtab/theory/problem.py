@@ -3,7 +3,9 @@ r"""What is asked: data, network and optimizer, checked once, in the units of th
 Every solver of this package takes the same arguments; they become one `Problem`, or one error that lists all faults.
 
     K^x = x x^T / D        b = beta L^-alpha        rho = L^{2 alpha - 1} (block rate, 1 at alpha = 1/2)
-    drive_nu(t,s) = gamma_0 a(t,s) m_nu(s)          Delta enters the fields only through drive * Delta   (THEORY 3)
+    drive_nu(t,s) = gamma_0 a(t,s) m_nu(s)          Delta enters the fields only through drive * Delta
+
+See docs/theory.md, equations (1) and (28).
 """
 
 from __future__ import annotations
@@ -75,7 +77,8 @@ class Problem:
         return self.d[:, t]
 
     def at_depth(self, depth: int) -> Problem:
-        """The same problem at finite `depth`. Every alpha > 1/2 has the limit of alpha = 1, reached fastest there."""
+        """The same problem at finite `depth`. Every alpha > 1/2 has the limit of alpha = 1,
+        reached fastest there (docs/theory.md, equation (36))."""
         alpha = 1.0 if self.alpha > 0.5 else self.alpha
         return replace(self, depth=depth, alpha=alpha)
 

@@ -2,7 +2,8 @@ r"""What every solver returns: the trajectory in function space and the kernels 
 
     f(t) (T+1, P[, C])   Phi^l(t,s), G^l(t,s) (L+1, T+1, T+1, P, P)   K(t) = Phi^{L+1} + b^2 rho sum_l G^{l+1} Phi^l + G^1 K^x
 
-K carries the block rate rho = L^{2 alpha - 1}, so that to first order f(t+1) - f(t) = (eta_0 / P) K(t) Delta(t) at every alpha.
+(docs/theory.md, equation (27)). K carries the block rate rho = L^{2 alpha - 1}, so that to first
+order f(t+1) - f(t) = (eta_0 / P) K(t) Delta(t) at every alpha.
 With several outputs G and K are averaged over them (the mean of the C diagonal blocks), so shapes never change.
 """
 

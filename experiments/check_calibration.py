@@ -1,0 +1,192 @@
+"""Hold the coordinate check's verdict against the measured drift of the best learning rate; write docs/check.md's table.
+
+    python experiments/check_calibration.py measure FOLDER    sweep every set-up, resumable; one row each to the CSV
+    python experiments/check_calibration.py check             run the check on every measured set-up; add its verdict
+    python experiments/check_calibration.py table             put the table into docs/check.md
+
+The sweeps need TRIMTAB_DATA (tiny Shakespeare, CIFAR-10). FOLDER keeps their stores; results stand in
+check_calibration.csv beside this file, so that the check can be judged again without measuring again.
+"""
+
+import csv
+import dataclasses
+import logging
+import sys
+from pathlib import Path
+
+import torch
+
+import trimtab
+from trimtab.config import RunConfig
+from trimtab.setup import setup
+
+HERE = Path(__file__).with_suffix(".csv")
+DOCS = Path(__file__).parent.parent / "docs" / "check.md"
+BEGIN, END = "<!-- calibration: begin -->", "<!-- calibration: end -->"
+COLUMNS = (
+    "name", "scheme", "optimizer", "axis", "sizes", "runs", "measured", "drift", "low", "high", "optima", "regret",
+    "base_lr", "check", "why", "notes",
+)  # fmt: skip
+TEXT = dict(data="text", data_options=dict(context=16), batch_size=8, steps=100, warmup=10, schedule="linear")
+DIGITS = dict(data="digits", batch_size=64)
+PIXELS = dict(data="cifar10", data_options=dict(px=8), batch_size=16, steps=100, warmup=10, schedule="linear")
+HEADS = dict(vocab_size=65, num_attention_heads=4)
+GROUPED = dict(HEADS, num_key_value_heads=2, head_dim=8)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One model, data set and optimizer over one axis of size, under one scheme."""
+
+    name: str
+    scheme: str
+    axis: str
+    sizes: tuple[int, ...]
+    rates: tuple[float, float]  # log2, in steps of half an octave
+    run: dict
+    base: tuple[int, int] = (32, 2)
+
+    @property
+    def key(self) -> str:
+        return "-".join((self.name, self.axis, self.scheme)).replace(" ", "_").replace("/", "_")
+
+    @property
+    def grid(self) -> dict:
+        return dict(
+            name=self.key, schemes=[self.scheme], base=list(self.base), seeds=3, run=dict(self.run, eval_examples=0),
+            axes={"lr": {"log2": list(self.rates), "step": 0.5}}, budget={"fleet": 32}, **{self.axis + "s": list(self.sizes)},
+        )  # fmt: skip
+
+
+def cases() -> list[Case]:
+    """The cheap ones first: what does not fit into the time is left out at the end."""
+    found = []
+
+    def add(name, schemes, axis, sizes, rates, run, **more):
+        found.extend(Case(name, scheme, axis, sizes, rates, run, **more) for scheme in schemes)
+
+    mlp = dict(model="mlp", optimizer="sgd", steps=200, model_options={"branch_scale": 3**-0.5}, **DIGITS)
+    add("mlp, one matrix", ("depth-mup", "mup"), "depth", (3, 6, 12, 24), (-4, 1), mlp, base=(32, 3))
+    add("mlp, one matrix", ("depth-mup", "sp"), "width", (32, 64, 128, 256), (-4, 1), mlp, base=(32, 3))
+    adam = dict(model="mlp", optimizer="adamw", model_options=dict(k=2, norm="layer"), **dict(PIXELS, batch_size=64))
+    add("mlp, two matrices", ("depth-mup",), "depth", (2, 4, 8, 16), (-9, -3), adam)
+    gpt = dict(model="gpt", optimizer="adamw", **TEXT)
+    vit = dict(model="vit", model_options=dict(patch=2, heads=4), optimizer="adamw", **PIXELS)
+    hf = {kind: dict(gpt, model=f"hf:{kind}", model_options=GROUPED) for kind in ("llama", "qwen3")}
+    hf["gpt2"] = dict(gpt, model="hf:gpt2", model_options=HEADS)
+    deep, wide, up, down, both = (2, 4, 8), (32, 64, 128), (-7.5, -4), (-9, -5), (-9, -4)
+    add("gpt", ("depth-mup",), "depth", deep, up, gpt)
+    add("gpt", ("mup",), "depth", deep, down, gpt)
+    add("hf:gpt2", ("depth-mup",), "depth", deep, up, hf["gpt2"])
+    add("mlp, two matrices", ("mup",), "depth", (2, 4, 8), (-9, -4), adam)
+    add("mlp, two matrices", ("sp",), "width", wide, (-9, -4), adam)
+    add("hf:llama", ("depth-mup",), "depth", deep, both, hf["llama"])
+    add("hf:qwen3", ("depth-mup",), "depth", deep, both, hf["qwen3"])
+    add("mlp, two matrices", ("depth-mup",), "width", wide, (-7, -3), adam)
+    add("gpt", ("sp",), "width", wide, down, gpt)
+    add("hf:llama", ("mup",), "depth", deep, both, hf["llama"])
+    add("gpt", ("completep",), "depth", deep, up, gpt)
+    add("mlp, two matrices", ("completep",), "depth", (2, 4, 8), (-7, -3), adam)
+    add("vit", ("depth-mup",), "depth", deep, up, vit)
+    add("gpt", ("depth-mup",), "width", wide, up, gpt)
+    add("hf:llama", ("completep",), "depth", deep, both, hf["llama"])
+    add("vit", ("mup",), "depth", deep, down, vit)
+    add("hf:gpt2", ("mup",), "depth", deep, down, hf["gpt2"])
+    add("hf:qwen3", ("mup",), "depth", deep, both, hf["qwen3"])
+    return found
+
+
+def read() -> dict[str, dict]:
+    if not HERE.exists():
+        return {}
+    with HERE.open(newline="") as file:
+        return {"-".join((row["name"], row["axis"], row["scheme"])): row for row in csv.DictReader(file)}
+
+
+def write(rows) -> None:
+    with HERE.open("w", newline="") as file:
+        out = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        out.writeheader()
+        out.writerows(rows)
+
+
+def measure(folder: Path) -> None:
+    """Sweep every case that has no row yet; the row is written as soon as the sweep is done."""
+    for case in cases():
+        if "-".join((case.name, case.axis, case.scheme)) in read():
+            continue
+        trimtab.sweep(case.grid, folder / f"{case.key}.db", workers=1)
+        found = trimtab.transfer(folder / f"{case.key}.db", over=case.axis, scheme=case.scheme)
+        row = dict(
+            name=case.name, scheme=case.scheme, optimizer=case.run["optimizer"], axis=case.axis,
+            sizes=" ".join(map(str, case.sizes)), runs=int(found.optima["n"].sum()), measured=found.verdict,
+            drift=f"{found.drift.slope:.3f}", low=f"{found.drift.low:.3f}", high=f"{found.drift.high:.3f}",
+            optima=" ".join(f"{v:.2f}" for v in found.optima["log2"]),
+            regret=f"{float(found.regret['regret'].iloc[-1]):.4f}",
+            base_lr=f"{float(found.optima['optimum'].iloc[0]):.6g}",
+        )  # fmt: skip
+        write([*read().values(), row])
+        print(*row.values(), flush=True)
+
+
+def check_all(words: list[str]) -> None:
+    """The check of every measured case, or of those whose name has one of some words, at the base's best rate."""
+    rows = read()
+    for case in cases():
+        row = rows.get("-".join((case.name, case.axis, case.scheme)))
+        if row is None or (words and not any(word in case.key for word in words)):
+            continue
+        found = checked(case, float(row["base_lr"]))
+        first = found.culprits or (found.unsure if found.verdict == "INCONCLUSIVE" else [])
+        row["check"] = found.verdict
+        row["why"] = f"{first[0].module} {first[0].quantity} {first[0].slope:+.2f}" if first else ""
+        row["notes"] = "; ".join(n for n in found.notes if "inner" in n)
+        print(row["name"], row["axis"], row["scheme"], row["measured"], row["check"], row["why"], row["notes"], flush=True)
+    write(rows.values())
+
+
+def checked(case: Case, lr: float):
+    config = RunConfig(**case.run, width=case.base[0], depth=case.base[1], scheme=case.scheme, lr=lr)
+    own = setup(config)
+    optimizer = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[case.run["optimizer"]]
+    hyper = {} if case.run["optimizer"] == "sgd" else {"weight_decay": config.weight_decay}
+    sizes = {"widths": None, "depths": None} | {case.axis + "s": list(case.sizes)}
+    return trimtab.check(
+        own.build, **sizes, base=case.base, data=lambda step: own.batch(0, step), scheme=case.scheme,
+        optimizer=optimizer, lr=lr, hyper=hyper,
+    )  # fmt: skip
+
+
+AGREE = {("transfers", "PASS"): "yes", ("drifts", "FAIL"): "yes"}
+
+
+def table() -> None:
+    """Put the rows into docs/check.md between the two marks."""
+    lines = [
+        "| set-up | scheme | over | measured | log2 rate per doubling | check | agrees | first line that fails, or note |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    rows = list(read().values())
+    for r in rows:
+        agrees = "undecided" if r["measured"] == "cannot tell" else AGREE.get((r["measured"], r["check"]), "**no**")
+        told = r["why"] or ("inner matrices slow down" if r["notes"] else "")
+        drift = f"{float(r['drift']):+.2f} ({float(r['low']):+.2f} to {float(r['high']):+.2f})"
+        size = f"{r['axis']} {r['sizes'].replace(' ', ', ')}"
+        cells = (f"{r['name']}, {r['optimizer']}", r["scheme"], size, r["measured"], drift, r["check"], agrees, told)
+        lines.append(f"| {' | '.join(cells)} |")
+    before, _, rest = DOCS.read_text().partition(BEGIN)
+    DOCS.write_text("\n".join([before + BEGIN, *lines, END]) + rest.partition(END)[2])
+    decided = [r for r in rows if r["measured"] != "cannot tell"]
+    agreed = sum((r["measured"], r["check"]) in AGREE for r in decided)
+    print(f"{len(rows)} set-ups, {len(decided)} decided, {agreed} of them agree")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    if sys.argv[1] == "measure":
+        measure(Path(sys.argv[2]))
+    elif sys.argv[1] == "check":
+        check_all(sys.argv[2:])
+    elif sys.argv[1] == "table":
+        table()

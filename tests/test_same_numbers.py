@@ -1,0 +1,118 @@
+"""A number depends on what was asked and on nothing else: not on workers, company, cells added later, kills or resumption.
+
+Each line of the table in docs/sweeps.md that says "bit for bit" is tried here or in test_fleet and test_crashes, on an MLP, a
+BatchNorm ResNet, a ViT and a GPT. Other instruction sets are tried by running this file under other settings (`.ci/run`).
+"""
+
+import json
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+from crashing import finish, gone, kill, processes, results, same, start, write
+
+from trimtab.sweeps.store import Store, _sha, name_of
+
+pytestmark = pytest.mark.timeout(600)
+
+LETTERS = """
+import torch
+def data(split, seed, step):
+    g = torch.Generator().manual_seed(seed * 1009 + step)
+    x = torch.randint(0, 9, (6, 9), generator=g)
+    return x, (x + 1) % 9
+"""
+SMALL = {"batch_size": 16, "steps": 24, "eval_examples": 32}
+KINDS = {
+    "mlp": dict(model="mlp", batch_size=13, model_options={"activation": "gelu", "branch_scale": 0.5}, optimizer="adam"),
+    "batchnorm": dict(model="resnet", model_options={"norm": "batch"}, optimizer="sgd", momentum=0.9),
+    "vit": dict(model="vit", model_options={"patch": 4, "heads": 2}, optimizer="adamw", weight_decay=0.1, schedule="cosine"),
+    "gpt": dict(model="gpt", data="letters.py:data", model_options={"vocabulary": 9, "context": 9, "heads": 2}, optimizer="adamw", clip=1.0),
+}
+SIZE = {"mlp": ([12, 3], [3, 6]), "batchnorm": ([8, 3], [3, 6]), "vit": ([16, 2], [2]), "gpt": ([16, 2], [2])}
+
+
+def grid(folder, kind, **changed):
+    """A sweep of this kind: ten rates, one of them far too high, two seeds."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "letters.py").write_text(LETTERS)
+    base, depths = SIZE[kind]
+    table = dict(base=base, depths=depths, seeds=2, axes={"lr": [*(2.0**k for k in range(-11, -2)), 1e6]}, run=SMALL | KINDS[kind])
+    return write(folder, table | {"budget": {"checkpoint_seconds": 0.05}} | changed)
+
+
+@pytest.mark.parametrize("kind", ["mlp", *(pytest.param(k, marks=pytest.mark.slow) for k in ("batchnorm", "vit", "gpt"))])
+def test_the_same_numbers_whatever_happens(tmp_path, kind):
+    whole = grid(tmp_path / "whole", kind)
+    code, said = finish(whole, workers=2, timeout=500)
+    assert code == 0, said
+    truth = results(whole.with_suffix(".db"))
+    assert {v[0] for v in truth.values()} == {"done", "diverged"} and len(truth) == 20 * len(SIZE[kind][1])
+    assert set(Store(whole.with_suffix(".db")).to_pandas().fleet) == {16}
+    alone = grid(tmp_path / "alone", kind)
+    assert finish(alone, workers=1, timeout=500)[0] == 0
+    same(results(alone.with_suffix(".db")), truth)
+    later = grid(tmp_path / "later", kind, axes={"lr": [2.0**-7, 1e6]}, seeds=[1])  # other company, then the rest
+    assert finish(later, timeout=500)[0] == 0
+    grid(tmp_path / "later", kind)
+    assert finish(later, timeout=500)[0] == 0
+    same(results(later.with_suffix(".db")), truth)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_numbers_after_kills(tmp_path, kind):
+    calm, torn = (grid(tmp_path / name, kind, run=SMALL | KINDS[kind] | {"steps": 120}) for name in ("calm", "torn"))
+    assert finish(calm, timeout=500)[0] == 0
+    dice, kills = random.Random(KINDS[kind]["model"]), 0
+    process = start(torn, workers=4)
+    while process.poll() is None:
+        _, workers = processes(torn.with_suffix(".db"))
+        made = list((tmp_path / "torn" / "sweep.db.work").glob("*.checkpoint"))
+        if kills < 5 and workers and len(made) > 0:  # something is under way that can be resumed
+            kills += kill(dice.choice(workers))
+        with_time = dice.uniform(0.05, 0.4)
+        try:
+            process.wait(with_time)
+        except subprocess.TimeoutExpired:
+            continue
+    assert process.returncode == 0 and kills, process.communicate()[0]
+    assert gone(torn.with_suffix(".db"), 30.0)
+    same(results(torn.with_suffix(".db")), results(calm.with_suffix(".db")))
+
+
+OTHER = {"MKL_CBWR": "COMPATIBLE" if os.environ.get("MKL_CBWR") != "COMPATIBLE" else "AUTO,STRICT"}  # than this process's own
+
+
+def test_a_resume_on_another_instruction_set_is_said(tmp_path):
+    path = grid(tmp_path / "a", "mlp", axes={"lr": [0.01]}, seeds=1)
+    assert finish(path)[0] == 0
+    grid(tmp_path / "a", "mlp", axes={"lr": [0.01, 0.02]}, seeds=1)
+    env = os.environ | OTHER | {"OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "trimtab.cli", "sweep", str(path)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0 and "agree with them to rounding, not bit for bit" in done.stderr, done.stderr
+    assert len(Store(path.with_suffix(".db")).arithmetics()) == 2
+    assert "rounding" not in finish(grid(tmp_path / "b", "mlp", axes={"lr": [0.01]}, seeds=1))[1]
+
+
+def test_a_store_of_another_version_is_read_and_not_run_into(tmp_path):
+    """Cells from before their names said how they were trained: their results stay readable, nothing runs again beside them."""
+    path = grid(tmp_path / "a", "mlp", axes={"lr": [0.01]}, seeds=1, depths=[3])
+    assert finish(path)[0] == 0
+    store = Store(path.with_suffix(".db"))
+    query = "SELECT c.cell, c.config, c.state, c.result, v.data FROM cells c JOIN curves v ON v.cell = c.cell"
+    ((cell, config, state, result, data),) = store._read(query)
+    old = json.dumps({k: v for k, v in json.loads(config).items() if k not in ("version", "fleet")}, sort_keys=True)
+    name = name_of(old)
+    store._db.execute("UPDATE curves SET cell = ? WHERE cell = ?", (name, cell))
+    sha = _sha(name, state, result, None, data)
+    store._db.execute("UPDATE cells SET cell = ?, config = ?, sha = ? WHERE cell = ?", (name, old, sha, cell))
+    assert store.versions() == {1: 1} and not store.check()
+    store.close()
+    code, said = finish(path)
+    assert code == 2 and "version 1" in said and "--store" in said and "Traceback" not in said, said
+    held = Store(path.with_suffix(".db"))
+    assert held.counts()["waiting"] == 0 and held.to_pandas().train_loss.notna().all(), "it is read as before"
