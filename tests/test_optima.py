@@ -18,6 +18,7 @@ from trimtab.errors import InputError
 from trimtab.optima.drift import Drift, drift, more
 from trimtab.optima.fits import excess, fit
 from trimtab.optima.transfers import Transfers, joint
+from trimtab.results import OUTCOMES
 
 
 def slack(p: float, n: int) -> float:
@@ -278,6 +279,17 @@ def runs(**more):
         for x in range(-6, 0)
         for s in range(2)
     ]
+
+
+def test_what_a_run_gave_is_never_a_setting_that_was_swept():
+    """Diverged runs have no test examples, and a resumed sweep may have run on two classes of machines."""
+    source = made()
+    apart = source.table.state == "diverged"
+    assert apart.any() and not apart.all()
+    for name in OUTCOMES:
+        if name not in source.table:
+            source.table[name] = np.where(apart, None, "here")
+    assert trimtab.transfer(source, over="depth")["depth-mup"].verdict == "transfers"
 
 
 def test_lists_tables_and_none_are_values_too():

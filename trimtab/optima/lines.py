@@ -18,13 +18,13 @@ import pandas as pd
 
 from trimtab.errors import InputError
 from trimtab.optima.sources import Table, numbers
+from trimtab.results import METRICS, OUTCOMES
 from trimtab.rules import SCHEMES
 
 SIZES = ("width", "depth")
 NEEDED = ("state", "scheme", "width", "depth", "seed")
-RESULTS = ("train_loss", "test_loss", "accuracy", "initial_loss", "last_loss")
 # What a row says about its run rather than about its configuration.
-ABOUT = {"cell", "label", "state", "seed", "scheme", "collapsed", "stopped_at", "flops", "seconds", "error", *SIZES, *RESULTS}
+ABOUT = {"cell", "label", "state", "seed", "scheme", "error", *SIZES, *OUTCOMES}
 ABOUT |= {"fleet", "member", "attempt", "attempts", "worker", "lease", "created", "started", "finished", "updated"}
 FINISHED = ("done", "diverged")
 # "deep": others that scale with depth; "": without
@@ -104,8 +104,8 @@ def checked(table: Table, over: str, hp: str, metric: str, where: Mapping[str, A
     problems = [f"the table has no column {c!r}" for c in NEEDED if c not in table]
     if over not in SIZES:
         problems.append(f'over must be "depth" or "width": got {over!r}')
-    if metric not in RESULTS or metric not in table:
-        problems.append(f"metric must be one of {', '.join(m for m in RESULTS if m in table)}: got {metric!r}")
+    if metric not in METRICS or metric not in table:
+        problems.append(f"metric must be one of {', '.join(m for m in METRICS if m in table)}: got {metric!r}")
     numeric = [c for c in table if c not in ABOUT and pd.api.types.is_numeric_dtype(table[c]) and not pd.api.types.is_bool_dtype(table[c])]
     if hp not in numeric:
         swept = [str(c) for c in numeric if table[c].nunique() > 1]
@@ -151,7 +151,7 @@ def line(table: Table, over: str, hp: str, scheme: str, *, metric: str = "train_
     learned = (state == "done") & ~collapsed
     if learned.any() and not np.isfinite(y[learned]).any():
         raise InputError(
-            f"{metric} was not measured in these runs: they have {', '.join(m for m in RESULTS if m in cells and np.isfinite(numbers(cells[m])[learned]).any()) or 'nothing'}."
+            f"{metric} was not measured in these runs: they have {', '.join(m for m in METRICS if m in cells and np.isfinite(numbers(cells[m])[learned]).any()) or 'nothing'}."
         )
     stable = learned & np.isfinite(y)
     unstable = (state == "diverged") | ((state == "done") & ~stable)

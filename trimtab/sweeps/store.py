@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trimtab.errors import InputError, TrimtabError
+from trimtab.results import OUTCOMES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 APPLICATION = 0x7472696D  # "trim"
 HEADER = b"SQLite format 3\0"
 STATES = ("waiting", "running", "done", "diverged", "failed")
-RESULTS = ("train_loss", "test_loss", "accuracy", "initial_loss", "last_loss", "collapsed", "stopped_at", "seconds", "flops", "test_examples", "arithmetic")
 LEASE = 30.0  # seconds a claim lasts without a heartbeat
 CRASHES = 10  # times a unit may kill its worker before it is given up
 
@@ -356,10 +356,10 @@ class Store:
                 else:
                     row[key] = value
             held = json.loads(result) if result else {}
-            row |= {key: held.get(key) for key in RESULTS} | {"error": error}
+            row |= {key: held.get(key) for key in OUTCOMES} | {"error": error}
             rows.append(row)
-        frame = pd.DataFrame(rows, columns=None if rows else ["cell", "label", "state", "scheme", "width", "depth", "seed", "lr", *RESULTS, "error"])
-        for key in RESULTS:
+        frame = pd.DataFrame(rows, columns=None if rows else ["cell", "label", "state", "scheme", "width", "depth", "seed", "lr", *OUTCOMES, "error"])
+        for key in OUTCOMES:
             if key not in ("collapsed", "arithmetic"):
                 frame[key] = pd.to_numeric(frame[key], errors="coerce")
         frame["collapsed"] = frame["collapsed"].map(lambda v: v is True)
