@@ -26,7 +26,7 @@ SETS := "ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=COMPATIBL
 test-sets: $(STAMP)
 	for set in $(SETS); do echo "== $$set"; \
 	  env $$set OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -q -n 2 -m "not full" \
-	    tests/test_fleet.py tests/test_same_numbers.py -k "numbers or bitwise or rows" || exit 1; done
+	    tests/runs/test_fleet.py tests/sweeps/test_same_numbers.py -k "numbers or bitwise or rows" || exit 1; done
 
 test-full: $(STAMP) lint
 	$(RUN) -m pytest -q -n 2 -m "full or not full"

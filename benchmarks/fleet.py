@@ -15,11 +15,11 @@ from collections.abc import Callable
 
 import torch
 
-from trimtab import fleet
-from trimtab.config import RunConfig
-from trimtab.setup import cross_entropy, forward, setup
-from trimtab.slots import choose
-from trimtab.train import Run
+from trimtab.runs import fleet
+from trimtab.runs.config import RunConfig
+from trimtab.runs.fleet_rule import choose
+from trimtab.runs.setup import cross_entropy, forward, setup
+from trimtab.runs.training import Run
 
 RATES = [2.0 ** (-6 + i / 2) for i in range(12)]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pandas as pd
 from playwright.sync_api import sync_playwright
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 
 from sweeps_made import Made, made
 

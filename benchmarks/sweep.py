@@ -18,9 +18,9 @@ from pathlib import Path
 
 import torch
 
-from trimtab.config import RunConfig
-from trimtab.setup import cross_entropy, forward, setup
-from trimtab.sweeps.engine import sweep
+from trimtab.runs.config import RunConfig
+from trimtab.runs.setup import cross_entropy, forward, setup
+from trimtab.sweeps.driver import sweep
 from trimtab.sweeps.store import Store
 
 SIXTY = {
@@ -75,8 +75,8 @@ def workers(folder: Path) -> None:
 def overhead(folder: Path) -> None:
     """Cells of about 30 s in one worker against the same training in this process."""
     config = SIXTY | {"seeds": 2, "axes": {"lr": [0.01, 0.02]}, "run": SIXTY["run"] | {"steps": 30_000}, "budget": {"fleet": 1}}
+    from trimtab.runs.training import run
     from trimtab.sweeps import grid
-    from trimtab.train import run
 
     cells = list(grid.read(config).cells())
     begun = time.perf_counter()

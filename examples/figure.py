@@ -7,7 +7,7 @@ import math
 import sys
 
 import trimtab
-from trimtab.commands.demonstrating import NAMES
+from trimtab.commands.demo import NAMES
 
 # Light to dark with size, safe for colour-blind readers.
 COLOURS = ("#9ecae1", "#5ba3d0", "#2f7dbb", "#11539a", "#08203f")

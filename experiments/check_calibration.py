@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 
 import trimtab
-from trimtab.config import RunConfig
-from trimtab.setup import setup
+from trimtab.runs.config import RunConfig
+from trimtab.runs.setup import setup
 
 HERE = Path(__file__).with_suffix(".csv")
 DOCS = Path(__file__).parent.parent / "docs" / "check.md"

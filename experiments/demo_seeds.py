@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 import trimtab
-from trimtab.commands.demonstrating import NAMES, grid, judged
+from trimtab.commands.demo import NAMES, grid, judged
 from trimtab.sweeps.store import Store
 
 AXES = ("width", "depth")

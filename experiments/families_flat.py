@@ -6,7 +6,7 @@
     python experiments/families_flat.py --base 64 gpt2        over width from another base
 
 Prints the slope of log RMS change against log size, on a fixed batch, of the residual stream (input of the final norm or
-pooling) and of the logits, under depth-mup, completep and sp. `tests/movement.py` has the set-up, LOG.md what was seen.
+pooling) and of the logits, under depth-mup, completep and sp. `tests/support/movement.py` has the set-up, LOG.md what was seen.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 
 from movement import BUILDS, DEPTHS, SEEDS, WIDTHS, slopes
 

@@ -19,7 +19,7 @@ def test_import_and_help_load_no_torch():
 
 
 def test_rules_load_no_torch():
-    code = "import sys, trimtab.rules, trimtab.initlaw; assert 'torch' not in sys.modules"
+    code = "import sys, trimtab.parametrization.rules, trimtab.parametrization.init_laws; assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
@@ -121,7 +121,7 @@ def test_bad_command_lines(argv, message, capsys):
 
 def test_two_processes_agree():
     """Nothing depends on hash order: the same call prints the same JSON twice."""
-    code = "import sys; sys.path.insert(0, 'tests')\nimport torch, trimtab\nfrom structures import CASES, IDS\ntorch.manual_seed(0)\nb = CASES['tied-with-packed-attention'].build\nprint(trimtab.parametrize(b(32, 4), b(16, 2), example=IDS).to_json())"
+    code = "import sys; sys.path.insert(0, 'tests/support')\nimport torch, trimtab\nfrom structures import CASES, IDS\ntorch.manual_seed(0)\nb = CASES['tied-with-packed-attention'].build\nprint(trimtab.parametrize(b(32, 4), b(16, 2), example=IDS).to_json())"
     outs = {
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={"PYTHONHASHSEED": seed, "PATH": "", "OMP_NUM_THREADS": "1"}).stdout for seed in ("1", "2")
     }

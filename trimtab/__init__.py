@@ -15,24 +15,24 @@ if TYPE_CHECKING:
     from trimtab.coordinates.verdicts import Check
     from trimtab.errors import InputError, OptimizerError, StructureError, TrimtabError
     from trimtab.optima.transfers import Transfer, transfer
-    from trimtab.parametrization import Parametrization
-    from trimtab.planning import parametrize
-    from trimtab.reporting import report
-    from trimtab.rules import Scheme
-    from trimtab.sweeps.engine import sweep
+    from trimtab.parametrization.planning import parametrize
+    from trimtab.parametrization.result import Parametrization
+    from trimtab.parametrization.rules import Scheme
+    from trimtab.reporting.page import report
+    from trimtab.sweeps.driver import sweep
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "parametrize": "planning",
+    "parametrize": "parametrization.planning",
     "check": "coordinates.checks",
     "Check": "coordinates.verdicts",
-    "Parametrization": "parametrization",
-    "Scheme": "rules",
-    "sweep": "sweeps.engine",
+    "Parametrization": "parametrization.result",
+    "Scheme": "parametrization.rules",
+    "sweep": "sweeps.driver",
     "transfer": "optima.transfers",
     "Transfer": "optima.transfers",
-    "report": "reporting",
+    "report": "reporting.page",
     "TrimtabError": "errors",
     "InputError": "errors",
     "StructureError": "errors",

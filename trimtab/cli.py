@@ -62,7 +62,7 @@ class Demo:
     """Processes."""
 
     def run(self) -> int:
-        from trimtab.commands.demonstrating import demo
+        from trimtab.commands.demo import demo
 
         return demo(self)
 
@@ -95,7 +95,7 @@ class Explain:
     """Print the parametrization as JSON."""
 
     def run(self) -> int:
-        from trimtab.commands.explaining import explain
+        from trimtab.commands.explain import explain
 
         return explain(self)
 
@@ -114,7 +114,7 @@ class Train:
     """Print the result as JSON, without progress."""
 
     def run(self) -> int:
-        from trimtab.commands.training import train
+        from trimtab.commands.train import train
 
         return train(self)
 
@@ -127,7 +127,7 @@ class New:
     """Where to write it; a file that is there is not replaced."""
 
     def run(self) -> int:
-        from trimtab.commands.sweeping import new
+        from trimtab.commands.sweep import new
 
         return new(self)
 
@@ -146,7 +146,7 @@ class Sweep:
     """Threads of each process."""
 
     def run(self) -> int:
-        from trimtab.commands.sweeping import sweep
+        from trimtab.commands.sweep import sweep
 
         return sweep(self)
 
@@ -163,7 +163,7 @@ class Status:
     """Print the counts as JSON."""
 
     def run(self) -> int:
-        from trimtab.commands.sweeping import status
+        from trimtab.commands.sweep import status
 
         return status(self)
 
@@ -180,7 +180,7 @@ class Retry:
     """Cells whose loss was lost."""
 
     def run(self) -> int:
-        from trimtab.commands.sweeping import retry
+        from trimtab.commands.sweep import retry
 
         return retry(self)
 
@@ -193,7 +193,7 @@ class Doctor:
     """The folder a store is going to lie in."""
 
     def run(self) -> int:
-        from trimtab.commands.doctoring import doctor
+        from trimtab.commands.doctor import doctor
 
         return doctor(self)
 
@@ -232,7 +232,7 @@ class Transfer:
     """Print everything as JSON; infinite and missing numbers are null."""
 
     def run(self) -> int:
-        from trimtab.commands.transferring import transferring
+        from trimtab.commands.transfer import transferring
 
         return transferring(self)
 
@@ -253,7 +253,7 @@ class Report:
     """Print what was written as JSON."""
 
     def run(self) -> int:
-        from trimtab.commands.transferring import reporting
+        from trimtab.commands.transfer import reporting
 
         return reporting(self)
 
@@ -305,7 +305,7 @@ class Check:
     """Print the check as JSON."""
 
     def run(self) -> int:
-        from trimtab.commands.checking import checking
+        from trimtab.commands.check import checking
 
         return checking(self)
 
@@ -350,7 +350,7 @@ class Limit:
     """Print everything as JSON; infinite and missing numbers are null."""
 
     def run(self) -> int:
-        from trimtab.commands.limiting import limiting
+        from trimtab.commands.limit import limiting
 
         return limiting(self)
 

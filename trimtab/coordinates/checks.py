@@ -25,7 +25,7 @@ from trimtab.coordinates.profiles import lines
 from trimtab.coordinates.trials import Setup, Size, built, inputs_of, moved, run
 from trimtab.coordinates.verdicts import Check, decide
 from trimtab.errors import InputError, TrimtabError, faults
-from trimtab.rules import Scheme, as_scheme
+from trimtab.parametrization.rules import Scheme, as_scheme
 
 
 def check(

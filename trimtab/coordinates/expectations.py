@@ -27,7 +27,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from trimtab.rules import Scheme
+from trimtab.parametrization.rules import Scheme
 
 AXES = ("width", "depth")
 

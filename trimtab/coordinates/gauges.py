@@ -14,8 +14,8 @@ import dataclasses
 from collections.abc import Sequence
 
 from trimtab.coordinates.trials import Size
-from trimtab.parametrization import Parametrization
-from trimtab.rows import Row
+from trimtab.parametrization.parameters import Row
+from trimtab.parametrization.result import Parametrization
 
 
 def carried_by_readout(sizes: Sequence[Size]) -> list[Size] | None:

@@ -19,10 +19,10 @@ from trimtab.coordinates.expectations import Expected, exact, expected
 from trimtab.coordinates.gauges import carried_by_readout
 from trimtab.coordinates.slopes import OF_CHANGES, TOLERANCE
 from trimtab.coordinates.trials import Key, Size, Trial
-from trimtab.optimizers import family
-from trimtab.pairing import loose_template, template
-from trimtab.rows import Row
-from trimtab.rules import Scheme
+from trimtab.parametrization.optimizers import family
+from trimtab.parametrization.pairing import loose_template, template
+from trimtab.parametrization.parameters import Row
+from trimtab.parametrization.rules import Scheme
 
 ALL = "all"
 ATTENTION = 0.5  # queries and keys learn N^-1/2 slower at first: values and what reads them are not aligned yet

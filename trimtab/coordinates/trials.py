@@ -16,15 +16,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trimtab import loading
 from trimtab.coordinates.expectations import yardstick
 from trimtab.coordinates.watching import Sampler, Survey, look, output_of, survey
 from trimtab.errors import InputError, StructureError, TrimtabError
-from trimtab.optimizers import family
-from trimtab.parametrization import Parametrization
-from trimtab.planning import of_draws, parametrize
-from trimtab.recording import as_call
-from trimtab.rules import Scheme
+from trimtab.parametrization.optimizers import family
+from trimtab.parametrization.planning import of_draws, parametrize
+from trimtab.parametrization.result import Parametrization
+from trimtab.parametrization.rules import Scheme
+from trimtab.runs import user_code
+from trimtab.structure.recording import as_call
 
 Key = tuple[str, int, int]
 FLAGS = ("adjust_lr_fn", "decoupled_weight_decay")
@@ -119,7 +119,7 @@ def _planned(setup: Setup, width: int, depth: int) -> Parametrization:
 
 def built(build: Callable[[int, int], nn.Module], width: int, depth: int, *, device: torch.device | None = None) -> nn.Module:
     """The user's model at one size, in training mode."""
-    model = loading.built(build, width, depth)
+    model = user_code.built(build, width, depth)
     model = model.to(device) if device is not None else model
     return model.train()
 

@@ -23,10 +23,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trimtab.errors import StructureError
-from trimtab.graph import Graph
-from trimtab.recording import as_call, tensors_in, untouched
-from trimtab.rows import branches_of, stack_names
-from trimtab.trace import Recorder, Trace
+from trimtab.parametrization.parameters import branches_of, stack_names
+from trimtab.structure.graph import Graph
+from trimtab.structure.recording import as_call, tensors_in, untouched
+from trimtab.structure.trace import Recorder, Trace
 
 COORDINATES = 16384  # kept of each value: its rms is then known to about 1 %
 

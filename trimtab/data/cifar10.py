@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trimtab.data.catalogue import Shape
 from trimtab.data.source import Batch, Tensors, find
 from trimtab.errors import InputError
-from trimtab.zoo import Shape
 
 MD5 = {
     "data_batch_1": "c99cafc152244af753f735de768cd75f",

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from trimtab.data.catalogue import shape_of
 from trimtab.data.source import Tensors
-from trimtab.zoo import shape_of
 
 
 def read() -> Tensors:

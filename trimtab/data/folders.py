@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trimtab.data.catalogue import Shape
 from trimtab.data.source import CHANGE, Batch, augmented, find, indices, stream
 from trimtab.errors import InputError
-from trimtab.zoo import Shape
 
 WHERE = "ImageNet: https://image-net.org; Tiny-ImageNet: http://cs231n.stanford.edu/tiny-imagenet-200.zip; each with train/<class>/ and val/<class>/ folders of images."
 ENDINGS = {".jpeg", ".jpg", ".png", ".webp", ".bmp"}

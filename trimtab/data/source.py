@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trimtab.data.catalogue import Shape
 from trimtab.errors import InputError
-from trimtab.loading import folders, found_at
-from trimtab.zoo import Shape
+from trimtab.files import folders, found_at
 
 Batch = tuple[Tensor, Tensor]
 ORDER, CHANGE, PLACE = 1, 2, 3  # what a random stream is for

@@ -18,8 +18,8 @@ import pandas as pd
 
 from trimtab.errors import InputError
 from trimtab.optima.sources import Table, numbers
-from trimtab.results import METRICS, OUTCOMES
-from trimtab.rules import SCHEMES
+from trimtab.parametrization.rules import SCHEMES
+from trimtab.runs.results import METRICS, OUTCOMES
 
 SIZES = ("width", "depth")
 NEEDED = ("state", "scheme", "width", "depth", "seed")

@@ -28,7 +28,7 @@ from trimtab.optima.sources import Source, Table, opened, records
 from trimtab.optima.transfers import Transfer, analysed, joint, plain
 from trimtab.optima.wording import between, named, number, optimum, regret, sentence, short, slope, span
 from trimtab.reporting import figures as draw
-from trimtab.reporting.chosen import MOST, picked, traced
+from trimtab.reporting.selection import MOST, picked, traced
 
 HERE = Path(__file__).parent / "templates"
 ERRORS = 20

@@ -14,12 +14,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeGuard
 
-from trimtab import zoo
-from trimtab.config import RunConfig
 from trimtab.errors import InputError, faults
-from trimtab.loading import look_in, source_file, sources
-from trimtab.reading import read_toml
-from trimtab.rules import SCHEMES
+from trimtab.files import look_in
+from trimtab.parametrization.rules import SCHEMES
+from trimtab.runs import catalogue
+from trimtab.runs.config import RunConfig
+from trimtab.runs.toml import read_toml
+from trimtab.runs.user_code import source_file, sources
 
 LARGEST = 1_000_000  # cells
 MOST = 4096  # slots of a fleet
@@ -114,7 +115,7 @@ def read(config: str | Path | Mapping[str, Any] | SweepConfig) -> SweepConfig:
 
 
 def _checked(c: dict[str, Any]) -> tuple[SweepConfig | None, list[str]]:
-    found = [zoo.unknown("sweep", key, KEYS, own=False).replace("name", "key", 1) for key in c if key not in KEYS]
+    found = [catalogue.unknown("sweep", key, KEYS, own=False).replace("name", "key", 1) for key in c if key not in KEYS]
     name = c.get("name", "sweep")
     if not isinstance(name, str):
         found.append(f"name: must be a text: got {name!r}")
@@ -122,7 +123,7 @@ def _checked(c: dict[str, Any]) -> tuple[SweepConfig | None, list[str]]:
     if not isinstance(schemes, list | tuple) or not schemes or len(set(map(str, schemes))) != len(schemes):
         found.append(f"schemes: must be a list of names, none twice: got {schemes!r}")
         schemes = []
-    found += [zoo.unknown(f"schemes[{i}]", s, SCHEMES, own=False) for i, s in enumerate(schemes) if not isinstance(s, str) or s not in SCHEMES]
+    found += [catalogue.unknown(f"schemes[{i}]", s, SCHEMES, own=False) for i, s in enumerate(schemes) if not isinstance(s, str) or s not in SCHEMES]
     base = c.get("base")
     if base is None:
         found.append("base: is required: [width, depth] of the model that is tuned")
@@ -157,7 +158,7 @@ def _checked(c: dict[str, Any]) -> tuple[SweepConfig | None, list[str]]:
 def _sizes(c: dict[str, Any], lists: dict[str, Any], base: Any, found: list[str]) -> tuple[tuple[int, int], ...] | None:
     kind, centre = c.get("sizes", "product"), c.get("centre", base)
     if kind not in ("product", "cross"):
-        found.append(zoo.unknown("sizes", kind, ("product", "cross"), own=False))
+        found.append(catalogue.unknown("sizes", kind, ("product", "cross"), own=False))
     if "centre" in c and not _pair(centre):
         found.append(f"centre: must be [width, depth], two whole numbers >= 1: got {centre!r}")
     if "centre" in c and kind == "product":
@@ -190,7 +191,7 @@ def _axes(axes: Any, run: Mapping[str, Any], found: list[str]) -> dict[str, tupl
         if key in TAKEN:
             found.append(f"axes.{key}: is not an axis of its own; set {_instead(key)}")
         elif top not in RunConfig.model_fields or ("." in key and not top.endswith("_options")):
-            found.append(zoo.unknown("axes", key, [k for k in RunConfig.model_fields if k not in TAKEN], own=False).replace("name", "key", 1))
+            found.append(catalogue.unknown("axes", key, [k for k in RunConfig.model_fields if k not in TAKEN], own=False).replace("name", "key", 1))
         if key in run:
             found.append(f"axes.{key}: is also set in run; keep one of the two")
         values = _range(given, f"axes.{key}", found) if isinstance(given, Mapping) else given
@@ -251,7 +252,7 @@ def _budget(budget: Any, found: list[str]) -> dict[str, float]:
         if key == "fleet":
             continue
         if key not in BUDGET:
-            found.append(zoo.unknown("budget", key, BUDGET, own=False).replace("name", "key", 1))
+            found.append(catalogue.unknown("budget", key, BUDGET, own=False).replace("name", "key", 1))
         elif not _number(value) or value < 0 or (key != "retries" and value == 0):
             found.append(f"budget.{key}: must be a number {'>= 0' if key == 'retries' else '> 0'}: got {value!r}")
     return {**BUDGET, **{k: v for k, v in budget.items() if k in BUDGET}}
@@ -289,7 +290,7 @@ def _file_faults(sweep: SweepConfig) -> list[str]:
     named += [("axes", key, value) for key in ("model", "data", "loss") for value in sweep.axes.get(key, ())]
     found = []
     for table, key, name in named:
-        if zoo.own(name):
+        if catalogue.own(name):
             try:
                 source_file(str(name).rpartition(":")[0])
             except InputError as error:
@@ -305,7 +306,7 @@ def _idle(sweep: SweepConfig) -> list[str]:
         for key, users in USERS.items()
         if key in sweep.axes and not set(users) & set(chosen["optimizer"])
     ]
-    if "batch_size" in sweep.axes and all(zoo.own(name) for name in chosen["data"]):
+    if "batch_size" in sweep.axes and all(catalogue.own(name) for name in chosen["data"]):
         found.append("axes.batch_size: your own data function makes the batches, so that every value gives the same run; sweep an option of it, as data_options.<name>")
     if "muon" in chosen["optimizer"] and 0 in sweep.axes.get("momentum", ()):
         found.append("axes.momentum: 0 stands for muon's own default, 0.95; leave it out")

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trimtab.errors import InputError, TrimtabError
-from trimtab.results import OUTCOMES
+from trimtab.runs.results import OUTCOMES
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -24,12 +24,13 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from trimtab import checkpoints, fleet, loading
-from trimtab.arithmetic import arithmetic
-from trimtab.config import RunConfig
-from trimtab.results import RunResult
+from trimtab import files
+from trimtab.runs import checkpoints, fleet, user_code
+from trimtab.runs.arithmetic import arithmetic
+from trimtab.runs.config import RunConfig
+from trimtab.runs.results import RunResult
+from trimtab.runs.training import Interrupted, run
 from trimtab.sweeps.store import Claim, Store, StoreError
-from trimtab.train import Interrupted, run
 
 BEAT = 4.0  # seconds between heartbeats, which carry how far the run is
 GLANCE = 0.2  # seconds between looks at the pipe and the clock
@@ -80,7 +81,7 @@ class Worker:
     def _do(self, claim: Claim) -> None:
         path = self.folder / f"{claim.unit}.checkpoint"
         held = {name: sha for c in claim.configs for name, sha in (c.get("sources") or {}).items()}
-        self.files |= loading.sources(*(name for name in held if name not in self.files))
+        self.files |= user_code.sources(*(name for name in held if name not in self.files))
         changed = [name for name, sha in held.items() if self.files.get(name, sha) != sha]
         if changed:
             self._fail(claim, claim.cells, f"{', '.join(changed)}: the file has changed since this cell was made. `trimtab sweep` again runs the cells of the file as it is now.")
@@ -186,5 +187,5 @@ def outcome(cell: str, result: RunResult, device: str) -> tuple[str, str, dict[s
 def start(path: str, owner: str, lifeline: int | None, budget: dict[str, float], roots: list[str], threads: int) -> int:
     """What a new process does: set its threads, then loop."""
     torch.set_num_threads(threads)
-    loading.ROOTS.extend(Path(root) for root in roots)
+    files.ROOTS.extend(Path(root) for root in roots)
     return Worker(Path(path), owner, lifeline, budget).loop()

@@ -1,0 +1,524 @@
+"""A newcomer's first hour: what someone meets who has only the README, each met once and mended."""
+
+import json
+import math
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from sweeps_made import Made, made
+
+import trimtab
+from trimtab import cli, files
+from trimtab.commands import transfer as transferring
+from trimtab.commands.sweep import EXAMPLE, counted
+from trimtab.data.opening import open_data
+from trimtab.errors import InputError
+from trimtab.optima.lines import default_scheme
+from trimtab.reporting.page import gathered
+from trimtab.runs import fleet, training, user_code
+from trimtab.runs.config import RunConfig
+from trimtab.sweeps import grid
+from trimtab.sweeps.store import Store
+
+BUILD = """
+from torch import nn
+
+def build(width, depth):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.{act}(), nn.Linear(width, 10))
+"""
+SWEEP = 'base = [8, 1]\n[axes]\nlr = [0.1]\n[run]\nmodel = "mine.py:build"\nsteps = 2\n'
+
+
+@pytest.fixture(autouse=True)
+def no_roots():
+    yield
+    files.look_in(None)
+
+
+@pytest.fixture
+def two_folders(tmp_path, monkeypatch):
+    """The configuration's folder and another one, which is the working folder, each with a model of
+    one name."""
+    for name, act in (("here", "ReLU"), ("there", "Tanh")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mine.py").write_text(BUILD.format(act=act))
+    (tmp_path / "there" / "sweep.toml").write_text(SWEEP)
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "here", tmp_path / "there"
+
+
+def test_two_models_of_one_name_are_refused_with_both_paths(two_folders):
+    here, there = two_folders
+    with pytest.raises(InputError, match=r"run\.model: mine\.py is ambiguous") as error:
+        grid.read(there / "sweep.toml")
+    assert str(here / "mine.py") in str(error.value) and str(there / "mine.py") in str(error.value)
+
+
+def test_run_toml_refuses_them_too(two_folders, capsys):
+    (two_folders[1] / "run.toml").write_text('model = "mine.py:build"\nwidth = 8\ndepth = 1\nlr = 0.1\nsteps = 2\n')
+    assert cli.main(["train", str(two_folders[1] / "run.toml")]) == 2
+    assert "mine.py is ambiguous" in capsys.readouterr().err
+
+
+def test_a_file_beside_the_configuration_comes_first(two_folders):
+    """The two models are the same file, what they import is not: the configuration's folder decides."""
+    here, there = two_folders
+    for folder in two_folders:
+        (folder / "mine.py").write_text("from pathlib import Path\n\ndef where():\n    return Path(__file__).parent\n")
+    (there / "sweep.toml").write_text(SWEEP.replace("build", "where"))
+    grid.read(there / "sweep.toml")
+    assert user_code.load("mine.py:where")() == there
+    files.ROOTS[:] = [
+        here,
+        there,
+    ]  # as a worker has them: its driver's working folder, then the configuration's
+    assert user_code.load("mine.py:where")() == there
+
+
+def test_a_sweep_that_was_read_keeps_its_folder(two_folders):
+    """Another configuration read in between does not change which model a sweep is about."""
+    here, there = two_folders
+    (here / "mine.py").unlink()
+    other = here.parent / "other"
+    other.mkdir()
+    (other / "sweep.toml").write_text(SWEEP)
+    (other / "mine.py").write_text(BUILD.format(act="GELU"))
+    first = grid.read(there / "sweep.toml")
+    wanted = next(iter(first.cells())).sources
+    second = grid.read(other / "sweep.toml")
+    assert next(iter(second.cells())).sources != wanted
+    assert next(iter(grid.read(first).cells())).sources == wanted
+
+
+def test_a_data_file_is_looked_for_beside_the_configuration(two_folders):
+    here, there = two_folders
+    (there / "corpus.txt").write_text("abcdefgh" * 200)
+    with pytest.raises(InputError, match=r"looked for .*corpus\.txt"):
+        open_data("text", {"file": "corpus.txt", "context": 4})
+    files.look_in(there)
+    assert open_data("text", {"file": "corpus.txt", "context": 4}).shape.classes == 8
+    for folder, words in ((here, "abcdefghijkl"), (there, "abcd")):
+        (folder / "words.txt").write_text(words * 200)
+    with pytest.raises(InputError, match="words.txt is ambiguous"):
+        open_data("text", {"file": "words.txt", "context": 4})
+
+
+@pytest.mark.parametrize(("steps", "every"), [(1, 0), (3, 0), (10, 0), (10, 3), (40, 10), (200, 0)])
+def test_evaluation_costs_at_most_a_tenth_of_the_training(steps, every):
+    """Counted in forwards of one example: three for a training step's, one for an evaluation's. Never less
+    than a batch."""
+    config = RunConfig(width=8, depth=1, lr=0.1, steps=steps, batch_size=16, eval_every=every)
+    result = training.run(config)
+    evaluations = len(result.curves["test_step"])
+    assert evaluations == 1 + ((steps - 1) // every if every else 0)
+    assert result.test_examples == min(360, max(16, config.test_limit))  # digits have 360
+    assert result.test_examples == 16 or evaluations * result.test_examples <= 0.1 * 3 * steps * 16
+
+
+def test_how_many_test_examples_depends_on_the_configuration_alone():
+    """Runs that share a set-up but not their steps, alone or in a fleet, before or after each other."""
+    short, long = (RunConfig(width=8, depth=1, lr=0.1, steps=n, batch_size=16) for n in (10, 60))
+    alone = [training.run(c) for c in (long, short, long)]
+    assert [r.test_examples for r in alone] == [288, 48, 288]
+    assert alone[0].test_loss == alone[2].test_loss
+    together = fleet.run([short, short.changed(seed=1)])
+    assert [r.test_examples for r in together] == [48, 48]
+    asked = training.run(short.changed(eval_examples=100))
+    assert asked.test_examples == 100 and training.run(short.changed(eval_examples=0)).test_examples is None
+
+
+def test_train_says_how_many_test_examples_it_looked_at(tmp_path, capsys):
+    (tmp_path / "run.toml").write_text("width = 8\ndepth = 1\nlr = 0.1\nsteps = 10\nbatch_size = 16\n")
+    assert cli.main(["train", str(tmp_path / "run.toml")]) == 0
+    assert "(48 test examples)" in capsys.readouterr().out
+
+
+# -- the verdict ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "chosen"),
+    [
+        (["sp", "mup", "depth-mup", "completep"], "depth-mup"),
+        (["sp", "completep"], "completep"),
+        (["sp", "mine", "mup"], "mine"),
+        (["sp", "ntk", "mup"], "mup"),
+        (["sp", "ntk"], "ntk"),
+        (["sp"], "sp"),
+    ],
+)
+def test_the_verdict_is_about_the_scheme_one_would_use(names, chosen):
+    assert default_scheme(names) == default_scheme(names[::-1]) == chosen
+
+
+def test_command_page_and_function_agree_on_the_scheme(monkeypatch, capsys):
+    source = made(schemes=("sp", "depth-mup"))
+    source.table["scheme"] = source.table["scheme"].replace("depth-mup", "completep")
+    assert trimtab.transfer(source).verdict == "transfers"  # sp drifts
+    page = gathered(source)
+    assert page["lead"] == "completep" and page["verdict"] == "transfers"
+    monkeypatch.setattr(transferring, "opened", lambda path: source)
+    assert cli.main(["transfer", "x.db", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["scheme"] == "completep" and set(said["transfers"]["depth"]) == {
+        "sp",
+        "completep",
+    }  # the baseline beside it
+
+
+def at_the_edge(best):
+    """Whole octaves from 2^-6 to 2^0 at three depths, the best at 2^best at each of them."""
+    return [
+        dict(state="done", scheme="mup", width=8, depth=d, seed=s, lr=2.0**x) | dict(train_loss=1 + 0.1 * (x - best) ** 2 + 0.1 * math.sin(17 * d + 7 * x * x + 3 * s))
+        for d in (2, 4, 8)
+        for x in range(-6, 1)
+        for s in range(3)
+    ]
+
+
+@pytest.mark.parametrize(("best", "add"), [(-8, [2.0**-9, 2.0**-8, 2.0**-7]), (2, [2.0, 4.0, 8.0])])
+def test_an_optimum_at_the_edge_asks_for_rates_not_for_runs(best, add):
+    t = trimtab.transfer(pd.DataFrame(at_the_edge(best)))
+    assert t.verdict == "cannot tell" and t.more is None and not re.search(r"\d+ (more )?runs", t.advice)
+    assert t.remedy.values == {2: add, 4: add, 8: add} and t.remedy.seeds == 0 and not t.remedy.sizes
+    assert f"at depth 2, 4, 8 lies at the edge of the grid: add lr {', '.join(f'{v:.4g}' for v in add)} there" in t.advice
+
+
+def test_more_runs_than_anyone_has_are_not_advised():
+    """A drift next to its limit would take hundreds of thousands of runs: sizes and seeds that can be had are
+    named."""
+    for noise, rng in ((0.1, 0), (0.5, 4), (1.0, 1)):
+        t = trimtab.transfer(made(schemes=("depth-mup",), seeds=2, noise=noise, rng=rng))
+        if t.verdict == "cannot tell":
+            assert t.more is None or t.more <= 4 * t.optima.n.sum()
+            assert t.remedy.values or t.remedy.seeds or t.remedy.sizes
+            assert t.advice and not re.search(r"\d{4,} (more )?runs", t.advice)
+
+
+TINY = """name = "tiny"
+schemes = ["depth-mup"]
+base = [8, 2]
+depths = [2, 4]
+seeds = 2
+[axes]
+lr = { log2 = [-12, -9], step = 1 }
+[run]
+model = "mine.py:build"
+steps = 3
+batch_size = 8
+loss = "mse"
+"""
+STACK = """
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+    def forward(self, x):
+        return x + self.linear(x.relu())
+
+def build(width, depth):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, width), *(Block(width) for _ in range(depth)), nn.Linear(width, 10))
+"""
+
+
+def test_the_suggested_sweep_runs_and_runs_nothing_twice(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(STACK)
+    (tmp_path / "sweep.toml").write_text(TINY)
+    assert cli.main(["sweep", "sweep.toml", "--workers", "1"]) == 0
+    before = Store("sweep.db").to_pandas()
+    assert cli.main(["transfer", "sweep.db", "--suggest", "more.toml"]) == 3
+    said = " ".join(capsys.readouterr().out.split())
+    old, new = grid.read("sweep.toml"), grid.read("more.toml")
+    assert {c.hash for c in old.cells()} < {c.hash for c in new.cells()} and set(new.axes["lr"]) > set(old.axes["lr"])
+    count = len(new) - len(old)
+    assert f"{count} of its {len(new)} runs are new" in said and "trimtab sweep more.toml --store sweep.db" in said
+    assert cli.main(["transfer", "sweep.db", "--suggest", "more.toml"]) == 2  # not replaced
+    assert cli.main(["sweep", "more.toml", "--store", "sweep.db", "--workers", "1"]) == 0
+    after = Store("sweep.db").to_pandas()
+    assert len(after) == len(new)
+    same = before.merge(after, on="cell", suffixes=("", "_after"))
+    # those of the first sweep were left alone
+    assert len(same) == len(before) and (same.seconds == same.seconds_after).all()
+    capsys.readouterr()
+    (tmp_path / "mine.py").write_text(STACK + "# another\n")
+    assert cli.main(["transfer", "sweep.db", "--suggest", "third.toml"]) == 2
+    assert "would run every cell anew" in capsys.readouterr().err and not (tmp_path / "third.toml").exists()
+
+
+# -- the command ---------------------------------------------------------------------------------------------
+
+
+def trimtab_command(*argv, block=(), **options):
+    """The command in a process of its own, as if the packages in `block` were not installed."""
+    code = f"""
+import importlib.machinery, sys
+find, blocked = importlib.machinery.PathFinder.find_spec, {tuple(block)!r}
+class Without:
+    find_spec = staticmethod(lambda n, p=None, t=None: None if n.split(".")[0] in blocked else find(n, p, t))
+sys.meta_path[:] = [Without if f is importlib.machinery.PathFinder else f for f in sys.meta_path]
+from trimtab.cli import main
+sys.exit(main())
+"""
+    return subprocess.Popen([sys.executable, "-c", code, *argv], stdout=-1, stderr=-1, text=True, **options)
+
+
+@pytest.mark.parametrize("command", [["transfer"], ["status"], ["transfer", "--json"]])
+def test_a_reader_that_goes_ends_the_command_quietly(tmp_path, command):
+    (tmp_path / "sweep.toml").write_text(TINY.replace('model = "mine.py:build"\n', ""))
+    assert cli.main(["sweep", str(tmp_path / "sweep.toml"), "--workers", "1"]) == 0
+    process = trimtab_command(*command, str(tmp_path / "sweep.db"))
+    process.stdout.close()  # as `| head -0` does
+    assert process.stderr.read() == "" and process.wait(60) == 141
+
+
+def half_done(path, owner, lease=60.0):
+    store = Store(path, create=True)
+    store.add([(f"cell{i}", "x", {"lr": 0.1}, f"unit{i}", False, 1.0) for i in range(4)])
+    store.finish(store.claim("me"), "cell0", "done", {"train_loss": 3.0, "collapsed": True})
+    store.claim(owner, lease)
+    return store
+
+
+def test_status_calls_cells_of_the_dead_interrupted(tmp_path, capsys):
+    host = socket.gethostname()
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    me = Path(f"/proc/{os.getpid()}/stat").read_text().rpartition(")")[2].split()[19]
+    cases = {
+        f"{host}/{gone.pid}/1/x/1": (0, 1),
+        f"{host}/{os.getpid()}/1/x/1": (0, 1),  # the number was given out again
+        f"{host}/{os.getpid()}/{me}/x/1": (1, 0),
+        "elsewhere/1/1/x/1": (1, 0),
+    }
+    for i, (owner, wanted) in enumerate(cases.items()):
+        counts = counted(half_done(tmp_path / f"{i}.db", owner))
+        assert (counts["running"], counts["interrupted"]) == wanted, owner
+    late = half_done(tmp_path / "late.db", "elsewhere/1/1/x/1", lease=-1.0)
+    assert counted(late)["interrupted"] == 1
+    assert cli.main(["status", str(tmp_path / "0.db")]) == 3
+    said = capsys.readouterr().out
+    assert "0 running, 1 interrupted, 2 waiting" in said and "goes on with them" in said
+
+
+def test_status_counts_what_transfer_says_does_not_train(tmp_path, capsys):
+    half_done(tmp_path / "a.db", "elsewhere/1/1/x")
+    cli.main(["status", str(tmp_path / "a.db")])
+    said = capsys.readouterr().out
+    assert "1 done (1 of them collapsed), 0 diverged" in said and "counts these with the diverged" in said
+    rows = [
+        dict(state="done", scheme="sp", width=8, depth=d, seed=s, lr=2.0**x, collapsed=d == 4 and x > -5) | dict(train_loss=1 + 0.1 * (x + 3) ** 2 + 0.01 * s)
+        for d in (2, 4)
+        for x in range(-7, 1)
+        for s in (0, 1)
+    ]
+    t = trimtab.transfer(pd.DataFrame(rows))
+    assert trimtab.optima.wording.regret(t.regret.iloc[1]) == transferring._regret(t.regret.iloc[1]) == "does not train"
+
+
+MODEL = """
+import torch
+from torch import nn
+
+def build(width, depth):
+    return nn.Sequential(nn.Linear(5, width), nn.ReLU(), nn.Linear(width, 3))
+
+def data(split, seed=0, step=0, size=8):
+    assert split in ("train", "test"), split
+    g = torch.Generator().manual_seed(step)
+    return torch.randn(size, 5, generator=g), torch.randint(0, 3, (size,), generator=g)
+
+def steps(step):
+    return data("train", 0, step)
+"""
+
+
+def test_one_data_function_serves_every_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(MODEL)
+    run = 'model = "own.py:build"\ndata = "own.py:data"\n'
+    (tmp_path / "run.toml").write_text(run + "width = 8\ndepth = 1\nlr = 0.1\nsteps = 3\n")
+    (tmp_path / "sweep.toml").write_text(f"base = [8, 1]\nseeds = 1\n[axes]\nlr = [0.1]\n[run]\nsteps = 3\n{run}")
+    base = ["--base-width", "8", "--base-depth", "1"]
+    assert cli.main(["explain", "own.py:build", "--width", "16", "--depth", "1", *base]) == 0
+    check = [
+        "check",
+        "own.py:build",
+        *base,
+        "--widths",
+        "8",
+        "16",
+        "--depths",
+        "1",
+        "--seeds",
+        "2",
+        "--steps",
+        "2",
+    ]
+    assert cli.main([*check, "--data", "own.py:data"]) in (0, 1, 3)
+    assert cli.main([*check, "--data", "own.py:steps"]) in (0, 1, 3)
+    assert cli.main(["train", "run.toml"]) in (0, 1)
+    assert cli.main(["sweep", "sweep.toml", "--workers", "1"]) == 0
+    capsys.readouterr()
+    (tmp_path / "run.toml").write_text((tmp_path / "run.toml").read_text().replace("own.py:data", "own.py:steps"))
+    assert cli.main(["train", "run.toml"]) == 2
+    assert "must be data(split, seed, step)" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_device_that_is_not_there_is_one_sentence(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(MODEL)
+    (tmp_path / "run.toml").write_text('width = 8\ndepth = 1\nlr = 0.1\ndevice = "cuda"\n')
+    (tmp_path / "sweep.toml").write_text('base = [8, 1]\nseeds = 1\n[axes]\nlr = [0.1]\n[run]\ndevice = "cuda:1"\n')
+    base = ["--base-width", "8", "--base-depth", "1"]
+    for command in (
+        ["check", "own.py:build", *base, "--device", "cuda"],
+        ["train", "run.toml"],
+        ["sweep", "sweep.toml"],
+    ):
+        assert cli.main(command) == 2
+        said = capsys.readouterr().err
+        assert "sees no cuda devices here" in said and "device = 'cpu'" in said and "Traceback" not in said
+    assert not (tmp_path / "sweep.db").exists()
+
+
+@pytest.mark.parametrize("kind", cli.COMMANDS)
+def test_help_shows_what_to_write(kind, capsys):
+    with pytest.raises(SystemExit):
+        cli.main([kind.__name__.lower(), "--help"])
+    assert "None" not in capsys.readouterr().out
+
+
+OURS = ("tyro", "rich", "pydantic", "pandas", "scipy", "plotly", "jinja2", "sklearn")
+
+
+@pytest.mark.parametrize("kind", cli.COMMANDS)
+def test_with_torch_alone_every_command_says_what_to_install(kind, tmp_path):
+    name = kind.__name__.lower()
+    process = trimtab_command(name, block=OURS, cwd=tmp_path)
+    said = process.communicate(timeout=120)[1]
+    assert process.returncode == 2 and said.startswith("trimtab: this command needs tyro")
+    assert "pip install tyro rich pydantic pandas scipy plotly jinja2 scikit-learn" in said and "Traceback" not in said
+
+
+NEEDS = {
+    "rich": ["status", "a.db"],
+    "pandas": ["transfer", "a.db"],
+    "scipy": ["check", "own.py:build", "--base-width", "8", "--base-depth", "1"],
+    "pydantic": ["train", "run.toml"],
+    "sklearn": ["train", "run.toml"],
+    "jinja2": ["report", "a.db"],
+    "transformers": [
+        "explain",
+        "--hf",
+        "gpt2",
+        "--width",
+        "8",
+        "--depth",
+        "1",
+        "--base-width",
+        "8",
+        "--base-depth",
+        "1",
+    ],
+}
+
+
+@pytest.mark.parametrize("package", NEEDS)
+def test_one_missing_package_is_named(package, tmp_path):
+    (tmp_path / "own.py").write_text(MODEL)
+    (tmp_path / "run.toml").write_text("width = 8\ndepth = 1\nlr = 0.1\nsteps = 2\n")
+    half_done(tmp_path / "a.db", "elsewhere/1/1/x").close()
+    process = trimtab_command(*NEEDS[package], block=[package], cwd=tmp_path)
+    said = process.communicate(timeout=120)[1]
+    wanted = {"sklearn": "scikit-learn", "transformers": "trimtab[hf]"}.get(package, package)
+    assert process.returncode == 2 and re.search(f"install {re.escape(wanted)}", said) and "Traceback" not in said, said
+
+
+# -- the example ---------------------------------------------------------------------------------------------
+
+
+def keys(text):
+    return tomllib.loads(text.format(name="sweep.toml"))
+
+
+def test_the_example_shows_every_key_at_its_default():
+    """What stands behind a "#" is taken as it is written: it must parse, and be the default unless it says
+    "an example"."""
+    shown = {"": keys(EXAMPLE)}
+    table, defaults = (
+        "",
+        {**grid.BUDGET, **{k: f.default for k, f in RunConfig.model_fields.items()}, "centre": [32, 3]},
+    )
+    named = {
+        "": set(grid.KEYS),
+        "run": set(RunConfig.model_fields) - set(grid.TAKEN) - {"lr"},
+        "budget": set(grid.BUDGET),
+    }
+    seen = {name: set(shown[""] if not name else shown[""][name]) for name in named}
+    for line in EXAMPLE.format(name="sweep.toml").splitlines():
+        if line.startswith("["):
+            table = line[1 : line.index("]")]
+        written = re.match(r"# ([\w\".]+ = .*)", line)
+        if written and table in named:
+            (key, value), words = next(iter(tomllib.loads(written[1]).items())), line.partition("  # ")[2]
+            seen[table].add(key)
+            default = list(defaults[key]) if isinstance(defaults[key], tuple) else defaults[key]
+            default = "cross-entropy" if key == "loss" else default
+            assert "an example" in words or value == default, line
+    assert seen == named
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)  # a minute on two free cores; it may share them
+def test_the_example_runs_as_it_is_written(tmp_path, capsys):
+    path = tmp_path / "sweep.toml"
+    assert cli.main(["new", str(path)]) == 0
+    assert cli.main(["sweep", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert "all 192 cells finished" in said and ", 0 failed" in said
+    assert cli.main(["transfer", str(tmp_path / "sweep.db")]) == 0
+
+
+# -- the page ------------------------------------------------------------------------------------------------
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+LAID_OUT = """() => {
+    const h = document.querySelector("h1"), scroll = document.querySelector(".matrix").closest(".scroll")
+    const seen = [...document.querySelectorAll(".matrix .badge")].map(e => e.getBoundingClientRect().right)
+    return [h.offsetHeight / parseFloat(getComputedStyle(h).lineHeight), Math.max(...seen),
+            scroll.scrollWidth - scroll.clientWidth]
+}"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the path")
+@pytest.mark.slow
+def test_headline_and_verdicts_fit_a_phone(tmp_path):
+    from playwright.sync_api import sync_playwright
+
+    good = made()
+    unsure = Made(good.table[(good.table.scheme != "depth-mup") | (good.table.lr > 0.24)], dict(good.meta))
+    half = Made(unsure.table[(unsure.table.width == 32) | (unsure.table.scheme != "depth-mup")], dict(good.meta))
+    flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=CHROMIUM, args=flags)
+        for name, source in (("good", good), ("unsure", unsure), ("half", half)):
+            path = trimtab.report(source, tmp_path / f"{name}.html")
+            for width in (390, 1400):
+                page = browser.new_page(viewport={"width": width, "height": 900})
+                page.goto(path.as_uri())
+                lines, right, hidden = page.evaluate(LAID_OUT)
+                assert lines < 2.5 and right <= width and hidden <= 0, (name, width, lines, right, hidden)
+        browser.close()

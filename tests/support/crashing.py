@@ -1,0 +1,101 @@
+"""Start a sweep as a user does, find its processes, and be unkind to them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from trimtab.sweeps.store import Store
+
+SMALL = {"steps": 120, "batch_size": 16, "model_options": {"branch_scale": 0.5}, "eval_examples": 32}
+
+
+def toml(table, prefix=""):
+    """A dict as TOML, enough for our sweeps."""
+    lines = [f"{json.dumps(k)} = {_value(v)}" for k, v in table.items()]
+    return "\n".join(lines)
+
+
+def _value(v):
+    if isinstance(v, dict):
+        return "{ " + ", ".join(f"{json.dumps(k)} = {_value(x)}" for k, x in v.items()) + " }"
+    if isinstance(v, list | tuple):
+        return "[" + ", ".join(map(_value, v)) + "]"
+    return json.dumps(v)
+
+
+def write(folder: Path, sweep: dict) -> Path:
+    path = folder / "sweep.toml"
+    path.write_text(toml(sweep))
+    return path
+
+
+def start(path: Path, workers=2, **popen):
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "trimtab.cli", "sweep", str(path), "--workers", str(workers)], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **popen
+    )
+
+
+def finish(path: Path, workers=2, timeout=240, **popen):
+    process = start(path, workers, **popen)
+    out = process.communicate(timeout=timeout)[0]
+    return process.returncode, out
+
+
+def processes(store: Path):
+    """(nurseries, workers) of a store: process numbers."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                command = (entry / "cmdline").read_bytes().decode(errors="replace")
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+            except (OSError, IndexError):
+                continue
+            if "trimtab.sweeps.worker_server" in command and str(store) in command and state != "Z":
+                found[int(entry.name)] = parent
+    workers = [pid for pid, parent in found.items() if parent in found]
+    return [pid for pid in found if pid not in workers], workers
+
+
+def kill(pid):
+    try:
+        os.kill(pid, signal.SIGKILL)
+        return True
+    except ProcessLookupError:
+        return False
+
+
+def results(store: Path):
+    """{cell: (state, result without the time it took, curves)} and how often each was accepted."""
+    held = Store(store)
+    out = {}
+    for cell, state, text, accepted in held._read("SELECT cell, state, result, accepted FROM cells"):
+        result = {k: v for k, v in json.loads(text or "{}").items() if k != "seconds"}
+        out[cell] = (state, result, held.curves(cell), accepted)
+    held.close()
+    return out
+
+
+def same(a, b):
+    assert a.keys() == b.keys()
+    for cell in a:
+        assert a[cell][:2] == b[cell][:2], cell
+        assert all(np.array_equal(a[cell][2][k], b[cell][2][k], equal_nan=True) for k in a[cell][2]), cell
+
+
+def gone(store: Path, within: float) -> bool:
+    """Whether all processes of a store are gone in time."""
+    end = time.monotonic() + within
+    while time.monotonic() < end:
+        if not any(map(len, processes(store))):
+            return True
+        time.sleep(0.1)
+    return False

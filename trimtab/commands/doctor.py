@@ -1,0 +1,86 @@
+"""`trimtab doctor`: what a sweep stands on, tried out: versions, devices, threads, and the folder's file system.
+
+A store needs three things of a file system, and network folders do not always keep them: a lock that excludes a second
+process, an fsync that returns, a rename that replaces.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trimtab.errors import InputError
+
+if TYPE_CHECKING:
+    from trimtab.cli import Doctor
+
+LOCK = (
+    "import sqlite3, sys\ntry:\n    sqlite3.connect(sys.argv[1], timeout=0.2, isolation_level=None).execute('BEGIN IMMEDIATE')\nexcept sqlite3.OperationalError:\n    sys.exit(7)\n"
+)
+
+
+def doctor(command: Doctor) -> int:
+    """Print what was found; exit code 1 if the folder cannot hold a store."""
+    import torch
+
+    from trimtab.sweeps.driver import versions
+
+    folder = Path(command.folder)
+    if not folder.is_dir():
+        raise InputError(f"doctor takes a folder: {folder} is none.")
+    for name, value in versions().items():
+        print(f"  {name:10s} {value}")
+    print(f"  {'sqlite':10s} {sqlite3.sqlite_version}")
+    devices = ["cpu", *(f"cuda:{i} {torch.cuda.get_device_name(i)}" for i in range(torch.cuda.device_count()))]
+    print(f"  devices    {', '.join(devices)}")
+    print(f"  threads    {os.cpu_count()} cores, torch uses {torch.get_num_threads()}; a sweep's workers use one each")
+    print(f"  data       TRIMTAB_DATA={os.environ.get('TRIMTAB_DATA') or '(not set)'}")
+    print(f"  free       {shutil.disk_usage(folder).free / 1e9:.1f} GB in {folder.resolve()}")
+    faults = probe(folder)
+    for name, words in faults.items():
+        print(f"  {name:10s} {'good' if words is None else 'BAD: ' + words}")
+    if any(faults.values()):
+        print("this folder cannot hold a store safely: put the store on a local disk (--store).")
+        return 1
+    print("all good.")
+    return 0
+
+
+def probe(folder: Path) -> dict[str, str | None]:
+    """{what was tried: what went wrong, None if nothing}."""
+    found: dict[str, str | None] = {}
+    try:
+        place = Path(tempfile.mkdtemp(prefix=".trimtab-doctor-", dir=folder))
+    except OSError as error:
+        return {"write": f"no file can be made in {folder}: {error.strerror}"}
+    try:
+        path = place / "probe.db"
+        db = sqlite3.connect(path, isolation_level=None)
+        mode = db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        found["wal"] = None if mode == "wal" else f"SQLite falls back to {mode}"
+        db.execute("CREATE TABLE t (x)")
+        db.execute("BEGIN IMMEDIATE")
+        other = subprocess.run([sys.executable, "-c", LOCK, str(path)], timeout=60).returncode
+        found["lock"] = None if other == 7 else "a second process wrote while the first held the lock"
+        db.execute("COMMIT")
+        db.close()
+        begun = time.monotonic()
+        with (place / "a").open("wb") as file:
+            file.write(b"x" * 4096)
+            os.fsync(file.fileno())
+        found["fsync"] = None if time.monotonic() - begun < 5 else f"took {time.monotonic() - begun:.1f} s"
+        (place / "b").write_bytes(b"old")
+        os.replace(place / "a", place / "b")
+        found["rename"] = None if (place / "b").stat().st_size == 4096 and not (place / "a").exists() else "a rename did not replace"
+    except (OSError, sqlite3.Error) as error:
+        found["probe"] = str(error)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+    return found

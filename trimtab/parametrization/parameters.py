@@ -1,0 +1,137 @@
+"""The rows of a parametrization: what each parameter is and gets, and the branches it sits in.
+
+A `Row` joins the facts of one parameter (`roles`), the folds that meet in it (`folds`) and the numbers that follow
+(`rules`): (init, u, s) = kind x place x richness x folds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from trimtab.parametrization import rules
+from trimtab.parametrization.roles import Facts, Overrides
+from trimtab.parametrization.rules import Scales, Scheme
+from trimtab.structure.graph import Graph
+
+
+@dataclasses.dataclass(frozen=True)
+class Branch:
+    """A residual branch: `kind` of its shortcut, the `tail` its multiplier is folded into, all its `parameters`."""
+
+    name: str
+    kind: str
+    tail: tuple[str, ...]
+    parameters: tuple[str, ...]
+    stack: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """What one parameter is and gets, relative to its twin in the base (docs/theory.md, equation (6))."""
+
+    name: str
+    role: str
+    place: str
+    branch: str | None
+    stack: str | None
+    m_in: float
+    m_out: float
+    m_L: float
+    uses: tuple[str, ...]
+    init: float
+    u: float
+    s: float
+    rescale: float | None
+    fold: float
+    shape: tuple[int, ...]
+    base_shape: tuple[int, ...]
+    law: str | None = None
+    offset: bool = False
+    muon: bool = False
+    override: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def scales(self) -> Scales:
+        return Scales(self.init, self.u, self.s)
+
+
+def branches_of(graph: Graph) -> list[tuple[Branch, int]]:
+    """The model's branches with their stacks, named after the module their tail belongs to."""
+    found: list[tuple[Branch, int]] = []
+    names: dict[str, int] = {}
+    places = {name: graph.place(name) for name in graph.uses}
+    for r in graph.residuals:
+        own = [name for name, place in places.items() if r.index in place.branches]
+        tail = tuple(dict.fromkeys(site.name for site in r.tail))
+        leader = (tail or tuple(own) or ("branch",))[0]
+        name = leader.rpartition(".")[0] or leader
+        names[name] = names.get(name, 0) + 1
+        if names[name] > 1:
+            name = f"{name}#{names[name]}"
+        found.append((Branch(name, r.kind, tail, tuple(own), ""), r.stack))
+    stacks = stack_names(found)
+    return [(dataclasses.replace(b, stack=stacks[k]), k) for b, k in found]
+
+
+def stack_names(branches: list[tuple[Branch, int]]) -> dict[int, str]:
+    """The module path the branches of a stack share, made unique."""
+    names: dict[int, str] = {}
+    for k in sorted({k for _, k in branches}):
+        paths = [b.name.split("#")[0].split(".") for b, j in branches if j == k]
+        common: list[str] = []
+        for parts in zip(*paths, strict=False):
+            if len(set(parts)) > 1 or (len(parts) == 1 and parts[0].isdigit()):
+                break
+            common.append(parts[0])
+        name = ".".join(common) or "stack"
+        names[k] = name if name not in names.values() else f"{name}#{k}"
+    return names
+
+
+def row_of(f: Facts, scheme: Scheme, gamma: float, fold: float, offset: bool, branches: list[tuple[Branch, int]], stacks: Mapping[int, str], said: Overrides) -> Row:
+    """The row of one parameter. `gamma`: richness; `fold`: the product of its folds; `said`: the user's overrides."""
+    numbers = said.numbers(f.name)
+    scales = Scales()
+    if not scheme.identity:
+        if scheme.width != "sp":
+            start = f.m_in**-0.5 if rules.opposed(f.kind, f.m_in, f.m_out) else None  # no rule: what planning proposes
+            scales *= rules.kind_scales(f.kind, f.m_in, f.m_out, init=start)  # type: ignore[arg-type]
+        if scheme.alpha is not None:
+            scales *= rules.place_scales(f.where, f.m_L, scheme.alpha, uses=f.reuse, zero_tail=f.zero_tail)  # type: ignore[arg-type]
+            for where, m_L in f.outer:
+                scales *= rules.place_scales(where, m_L, scheme.alpha)  # type: ignore[arg-type]
+        scales *= rules.richness_scales(f.readout, gamma)  # type: ignore[arg-type]
+        scales = scales.fold(fold)
+    if "init" in numbers:
+        scales = dataclasses.replace(scales, init=float(numbers["init"]))
+    return Row(
+        f.name,
+        f.role,
+        f.where,
+        branches[f.branches[0]][0].name if f.branches else None,
+        stacks[f.stack] if f.stack is not None else None,
+        f.m_in,
+        f.m_out,
+        f.m_L,
+        f.uses,
+        scales.init,
+        scales.u,
+        scales.s,
+        None,
+        fold if not scheme.identity else 1.0,
+        f.shape,
+        f.base_shape,
+        offset=offset,
+        muon=f.kind == "matrix" and not f.first and f.readout is None and not f.tied and len(f.shape) == 2,
+        override=tuple(sorted((k, float(v)) for k, v in numbers.items() if k in ("lr", "weight_decay", "eps"))),
+    )
+
+
+def row_from(r: dict[str, Any]) -> Row:
+    """A row as it was saved in JSON."""
+    for key in ("uses", "shape", "base_shape"):
+        r[key] = tuple(r[key])
+    r["override"] = tuple((k, v) for k, v in r["override"])
+    return Row(**r)

@@ -1,0 +1,265 @@
+"""The configuration of one run: frozen, validated, every fault at once. No torch.
+
+    RunConfig -> (train.run) -> RunResult
+
+Numbers are those of the *base*: the scheme carries them to (width, depth).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from trimtab.data import catalogue as data_catalogue
+from trimtab.errors import InputError, faults
+from trimtab.models import catalogue as model_catalogue
+from trimtab.parametrization.rules import as_scheme
+from trimtab.runs import catalogue
+
+Positive = Field(gt=0, allow_inf_nan=False)
+Count = Field(ge=1)
+
+OPTIMIZERS = ("sgd", "adam", "adamw", "muon")
+SCHEDULES = ("constant", "cosine", "linear", "step")
+DECAYS = ("constant", "rate", "cosine")
+VERSION = 2  # of what a run's fields mean: another one where the same fields would give other numbers
+
+
+class RunConfig(BaseModel):
+    """One training run, named by its numbers.
+
+    >>> config = RunConfig(model="mlp", data="digits", width=64, depth=6, base=(32, 3), lr=0.1, steps=100)
+    >>> config.scheme, config.batch_size
+    ('depth-mup', 64)
+    >>> RunConfig(model="mpl", width=0, lr=-1.0)
+    Traceback (most recent call last):
+        ...
+    trimtab.errors.InputError: 4 faults in the run's configuration
+      - width: must be >= 1: got 0
+      - depth: is required
+      - lr: must be > 0: got -1.0
+      - model: unknown name 'mpl', nearest 'mlp'; known: mlp, resnet, vit, gpt, or your own pkg.mod:function
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False, protected_namespaces=(), validate_default=False)
+
+    model: str = "mlp"
+    """A zoo name (mlp, resnet, vit, gpt) or your own pkg.mod:build."""
+    model_options: dict[str, Any] = {}
+    """Options of `build(width, depth, **options)`; what follows from the data may be left out."""
+    width: int = Count
+    depth: int = Count
+    base: tuple[int, int] | None = None
+    """(width, depth) of the model that was tuned; None: this run is its own base."""
+    scheme: str = "depth-mup"
+    gamma0: float = Field(1.0, gt=0, allow_inf_nan=False)
+    """Richness: how far features move, 1 as in the base."""
+    overrides: dict[str, Any] = {}
+    """What `trimtab.parametrize` takes as overrides: {name pattern: a role, "branch", "skip", or a table of numbers}."""
+
+    data: str = "digits"
+    """A zoo name (digits, cifar10, images, text, teacher) or your own pkg.mod:data, called with (split, seed, step)."""
+    data_options: dict[str, Any] = {}
+    loss: str | None = None
+    """cross-entropy, mse ((f - y)^2 / 2 summed over outputs) or your own pkg.mod:loss, called with (output, batch). None: the
+    function `loss` beside your own build if there is one, else cross-entropy."""
+    batch_size: int = Field(64, ge=1)
+
+    optimizer: Literal["sgd", "adam", "adamw", "muon"] = "sgd"
+    lr: float = Positive
+    """The base's learning rate, independent of width and depth."""
+    momentum: float = Field(0.0, ge=0, lt=1)
+    nesterov: bool = False
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = Field(1e-8, gt=0, allow_inf_nan=False)
+    weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False)
+    rest_lr: float | None = Field(None, gt=0, allow_inf_nan=False)
+    """Rate of the AdamW that trains what muon does not take; None: lr / 10."""
+    clip: float | None = Field(None, gt=0, allow_inf_nan=False)
+    """Largest gradient norm, in the norm that means the same at every size."""
+
+    steps: int = Field(200, ge=1)
+    warmup: int = Field(0, ge=0)
+    """Steps over which the rate rises linearly from 0."""
+    schedule: Literal["constant", "cosine", "linear", "step"] = "constant"
+    """Of the rate after warmup: cosine and linear end at `floor` x lr; step divides by 10 at 50 % and 75 %."""
+    floor: float = Field(0.0, ge=0, le=1)
+    decay_schedule: Literal["constant", "rate", "cosine"] = "constant"
+    """Of the weight decay: constant, in proportion to the rate's schedule, or a cosine to 0."""
+
+    seed: int = Field(0, ge=0, lt=2**63)
+    eval_every: int = Field(0, ge=0)
+    """Steps between evaluations on the test split; 0: only at the end."""
+    eval_examples: int | None = Field(None, ge=0)
+    """Test examples looked at per evaluation, at most; 0: none. None: as many as keep all evaluations together under a
+    tenth of the training's cost (`test_limit`); a user's data function: one batch."""
+    dtype: Literal["float32", "float64", "bfloat16"] = "float32"
+    """bfloat16 is autocast over float32 weights."""
+    device: str = "cpu"
+    compile: bool = False
+    fleet: int = Field(1, ge=1, le=4096)
+    """Slots of the fleet this run trains in, 1: it trains alone. The two differ in rounding, so this is part of a run's name; a
+    sweep fills it in."""
+    version: Literal[2] = VERSION
+    """Of what these fields mean. A store's cells of another version are read, never mixed with new ones."""
+    sources: dict[str, str] = {}
+    """SHA-256 of the files behind the user's own functions: another file is another run. Filled in when a sweep is read."""
+
+    def __init__(self, **given: Any):
+        found: list[str] = []
+        if given.get("loss") is None and not (catalogue.own(given.get("model")) and not str(given["model"]).startswith("hf:")):
+            given["loss"] = "cross-entropy"  # only beside a user's own build may another one stand: elsewhere the name says it all
+        try:
+            super().__init__(**given)
+        except ValidationError as error:
+            found += [say(problem) for problem in error.errors()]
+        bad = {fault.split(":")[0].split(".")[0] for fault in found}
+        found += _cross({key: given.get(key, default) for key, default in _defaults().items()}, bad)
+        if found:
+            raise faults(f"{len(found)} fault{'s' if len(found) > 1 else ''} in the run's configuration", found)
+
+    def changed(self, **numbers: Any) -> RunConfig:
+        """This configuration with some fields replaced, validated again."""
+        return RunConfig(**{**self.model_dump(), **numbers})
+
+    @property
+    def test_limit(self) -> int:
+        """Test examples of one evaluation, at most: `eval_examples`, or what its default stands for.
+
+        A training step is three forwards (one forward, a backward of two), an evaluation one, so that
+        all evaluations together cost a tenth of the training at 3/10 steps x batch_size examples. At least a batch.
+
+        >>> RunConfig(width=32, depth=3, lr=0.1, steps=200, batch_size=64).test_limit
+        3840
+        >>> RunConfig(width=32, depth=3, lr=0.1, steps=200, batch_size=64, eval_every=50).test_limit
+        960
+        """
+        if self.eval_examples is not None:
+            return self.eval_examples
+        evaluations = 1 + ((self.steps - 1) // self.eval_every if self.eval_every else 0)
+        return max(self.batch_size, 3 * self.steps * self.batch_size // (10 * evaluations))
+
+    def as_json(self, *, sources: bool = True) -> str:
+        """The configuration as canonical JSON, with or without the hashes of the users' files."""
+        return json.dumps(self.model_dump(mode="json", exclude=None if sources else {"sources"}), sort_keys=True)
+
+    @property
+    def hash(self) -> str:
+        """The run's name: 16 hexadecimal digits of the SHA-256 of its canonical JSON."""
+        return hashlib.sha256(self.as_json().encode()).hexdigest()[:16]
+
+
+def say(problem: Mapping[str, Any]) -> str:
+    """One fault of pydantic's, in our words: the place, the law, the value.
+
+    >>> say({"type": "greater_than", "loc": ("lr",), "ctx": {"gt": 0}, "input": -1, "msg": ""})
+    'lr: must be > 0: got -1'
+    """
+    place = ".".join(str(part) for part in problem["loc"])
+    kind, context, value = problem["type"], problem.get("ctx") or {}, problem.get("input")
+    shown = repr(value)[:80]
+    if kind == "missing":
+        return f"{place}: is required"
+    if kind == "extra_forbidden":
+        return catalogue.unknown(".".join(map(str, problem["loc"][:-1])) or "configuration", problem["loc"][-1], list(RunConfig.model_fields), own=False).replace("name", "key", 1)
+    if kind == "literal_error":
+        return catalogue.unknown(place, value, [w.strip(" '\"") for w in str(context["expected"]).replace(" or ", ", ").split(",")], own=False)
+    for word, sign in (("greater_than_equal", ">="), ("greater_than", ">"), ("less_than_equal", "<="), ("less_than", "<")):
+        if kind == word:
+            return f"{place}: must be {sign} {next(iter(context.values())):g}: got {shown}"
+    if kind == "finite_number":
+        return f"{place}: must be a finite number: got {shown}"
+    return f"{place}: {problem['msg'][0].lower()}{problem['msg'][1:]}: got {shown}"
+
+
+def _defaults() -> dict[str, Any]:
+    return {key: None if field.is_required() else field.get_default() for key, field in RunConfig.model_fields.items()}
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _cross(c: dict[str, Any], bad: set[str]) -> list[str]:
+    """What the fields mean together; a field already found wrong is not judged again."""
+    found: list[str] = []
+    try:
+        as_scheme(str(c["scheme"]))
+    except InputError as error:
+        found.append(f"scheme: {error}")
+    named: dict[str, bool] = {}
+    for what, table in (("model", model_catalogue.MODELS), ("data", data_catalogue.DATA)):
+        name, options = c[what], c[f"{what}_options"]
+        named[what] = isinstance(name, str) and name in table
+        if isinstance(name, str) and not named[what] and not catalogue.own(name):
+            found.append(catalogue.unknown(what, name, table))
+        if named[what] and isinstance(options, Mapping):
+            wrong = catalogue.option_faults(what, table, name, options)
+            named[what] = not wrong
+            found += wrong
+    if isinstance(c["loss"], str) and c["loss"] not in catalogue.LOSSES and not catalogue.own(c["loss"]):
+        found.append(catalogue.unknown("loss", c["loss"], catalogue.LOSSES))
+    shape = data_catalogue.shape_of(c["data"], c["data_options"]) if named["data"] and isinstance(c["data_options"], Mapping) else None
+    if named["model"] and named["data"] and data_catalogue.KIND[c["data"]] not in model_catalogue.TAKES[c["model"]]:
+        found.append(f"data: {c['model']} takes {' or '.join(model_catalogue.TAKES[c['model']])} data: {c['data']} is {data_catalogue.KIND[c['data']]}")
+        shape = None
+    if named["model"] and isinstance(c["model_options"], Mapping):
+        sizes = [(c["width"], c["depth"], "")]
+        if isinstance(c["base"], tuple | list) and len(c["base"]) == 2 and tuple(c["base"]) != (c["width"], c["depth"]):
+            sizes.append((*c["base"], "base "))
+        for width, depth, what in sizes:
+            if _whole(width) and _whole(depth):
+                found += [f for f in model_catalogue.size_faults(c["model"], width, depth, c["model_options"], shape, what) if f not in found]
+    if "base" not in bad and c["base"] is not None and not all(_whole(v) for v in c["base"]):
+        found.append(f"base: must be (width, depth), each >= 1: got {c['base']!r}")
+    if shape is not None and shape.train is not None and _whole(c["batch_size"]) and c["batch_size"] > shape.train:
+        found.append(f"batch_size: must be at most the training set's size, {shape.train}: got {c['batch_size']}")
+    if isinstance(c["nesterov"], bool) and c["nesterov"] and c["momentum"] == 0:
+        found.append("nesterov: needs momentum > 0: got 0")
+    if "betas" not in bad and not all(isinstance(b, int | float) and 0 <= b < 1 for b in c["betas"]):
+        found.append(f"betas: must be two numbers in [0, 1): got {c['betas']!r}")
+    if _whole(c["steps"]) and _whole(c["warmup"]) and c["warmup"] >= c["steps"]:
+        found.append(f"warmup: must end before the run does: got {c['warmup']} of {c['steps']} steps")
+    if c["loss"] == "cross-entropy" and c["data"] == "teacher":
+        found.append("loss: the teacher gives numbers, not classes: pass loss = 'mse'")
+    device = str(c["device"])
+    if device.split(":")[0] not in ("cpu", "cuda", "mps"):
+        found.append(catalogue.unknown("device", device, ("cpu", "cuda", "mps"), own=False))
+    return found
+
+
+def decay(step: int, config: RunConfig) -> float:
+    """Weight decay of a step over the configured one.
+
+    >>> decay(50, RunConfig(width=32, depth=3, lr=0.1, steps=100, decay_schedule="cosine"))
+    0.5
+    """
+    if config.decay_schedule == "constant":
+        return 1.0
+    if config.decay_schedule == "rate":
+        return rate(step, config)
+    return round(0.5 * (1 + math.cos(math.pi * step / config.steps)), 15)
+
+
+def rate(step: int, config: RunConfig) -> float:
+    """Learning rate of a step over the configured one: warmup, then the schedule.
+
+    >>> c = RunConfig(width=32, depth=3, lr=0.1, steps=110, warmup=10, schedule="cosine", floor=0.1)
+    >>> [round(rate(step, c), 3) for step in (0, 4, 9, 10, 60, 109)]
+    [0.1, 0.5, 1.0, 1.0, 0.55, 0.1]
+    """
+    if step < config.warmup:
+        return (step + 1) / config.warmup
+    done = (step - config.warmup) / max(1, config.steps - config.warmup)
+    if config.schedule == "cosine":
+        return config.floor + (1 - config.floor) * 0.5 * (1 + math.cos(math.pi * done))
+    if config.schedule == "linear":
+        return config.floor + (1 - config.floor) * (1 - done)
+    if config.schedule == "step":
+        return 1.0 if done < 0.5 else 0.1 if done < 0.75 else 0.01
+    return 1.0

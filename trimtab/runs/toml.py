@@ -1,0 +1,35 @@
+"""Read a TOML file: one that is missing, too large or no TOML is refused with its path."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from trimtab.errors import InputError
+from trimtab.files import look_in
+
+LARGEST = 10_000_000  # bytes
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """The tables of a TOML file. Its folder is where `file.py:function` is looked for first from now on.
+
+    Raises:
+        InputError: the path, and where in the file the fault is.
+    """
+    place = Path(path)
+    try:
+        if place.stat().st_size > LARGEST:
+            raise InputError(f"{place} must be a TOML file of at most {LARGEST:,} bytes: it has {place.stat().st_size:,}.")
+        content = place.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise InputError(f"{place} could not be read: {error.strerror}. `trimtab new {place}` writes an example.") from error
+    except (UnicodeDecodeError, ValueError) as error:
+        raise InputError(f"{place} must be a TOML file in UTF-8: {error}.") from error
+    try:
+        found = tomllib.loads(content)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{place} is not TOML: {error}.") from error
+    look_in(place.resolve().parent)
+    return found

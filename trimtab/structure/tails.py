@@ -1,0 +1,355 @@
+"""Where a multiplier folds: the last parameters in which a value is homogeneous, found by structure, proven by numbers.
+
+A value B is homogeneous of degree one in a set of parameters T when scaling all of T by c scales B by c. Walking
+back from B through operations that commute with a scale finds candidates for T
+(docs/theory.md, equation (4)):
+
+    B = W h + b           T = {W, b}                B = norm(h) * g + b      T = {g, b}
+    B = f(x) * gate(x)    T = tail of f             B = sum_e p_e f_e(x)     T = all the tails of f_e
+    B = h * (1 + w)       T = {w}, stored with an offset: w -> c (1 + w) - 1
+
+Each candidate is then executed again from the recorded numbers with T scaled by c = 1.7; only one that gives
+c B, and that the other side of the add does not depend on, is accepted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from trimtab.structure import operations
+from trimtab.structure.operations import CONVOLUTIONS, JOINT, LINEAR, MATMULS, NORMS, POSITIVE
+from trimtab.structure.trace import Node, Ref, Trace, adjustable
+
+LIMIT = 8  # alternatives worth trying: products of activations offer two each
+THE_SKIP = "the skip itself"
+SCALE = 1.7  # not a power of two, so that rounding would show
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Site:
+    """One use of a parameter: its name and the node that takes it. `offset`: the stored gain is 1 + w."""
+
+    name: str
+    node: int
+    offset: bool = False
+
+
+# A tail: each site with the product of the constants between it and the value.
+Tail = dict[Site, float]
+
+
+class Blocked(Exception):
+    """The walk met an operation that does not commute with a scale; the message names it."""
+
+
+def tails(trace: Trace, value: int, *, stop: int | None = None, closed: frozenset[int] = frozenset()) -> list[Tail]:
+    """Candidate tails of a value, the last parameters first.
+
+    Args:
+        stop: a value the walk may not reach (the skip the branch starts from).
+        closed: nodes the walk may not cross (residual adds, when the value is the stream itself).
+
+    Raises:
+        Blocked: there is none; the message names the operation that ends the walk.
+    """
+    found = _Walk(trace, stop, closed).of(value, None)
+    unique: list[Tail] = []
+    for tail in found:
+        if tail and tail not in unique:
+            unique.append(tail)
+    if not unique:
+        raise Blocked("no parameter behind it")
+    return unique
+
+
+class _Walk:
+    def __init__(self, trace: Trace, stop: int | None, closed: frozenset[int]):
+        self.trace, self.stop, self.closed = trace, stop, closed
+        self.memo: dict[int, list[Tail]] = {}
+
+    def of(self, value: int, consumer: Node | None) -> list[Tail]:
+        v = self.trace.values[value]
+        if v.source == "param":
+            assert v.name is not None and consumer is not None
+            if v.tensor is not None and not adjustable(v.tensor):
+                raise Blocked(f"{v.name}, whose numbers are not floating point")
+            return [{Site(v.name, consumer.index): 1.0}]
+        if v.constant:
+            if is_zero(self.trace, value):
+                return [{}]
+            raise Blocked("a constant that is added")
+        if value == self.stop:
+            raise Blocked(THE_SKIP)
+        node = self.trace.producer(value)
+        if node is None:
+            raise Blocked("the model's input")
+        if node.index in self.closed:
+            raise Blocked("the residual stream")
+        if value not in self.memo:
+            self.memo[value] = self.through(node)[:LIMIT]
+        return self.memo[value]
+
+    def first(self, *options: tuple[int, Node]) -> list[Tail]:
+        """Alternatives: any one of these, scaled alone, scales the product."""
+        found: list[Tail] = []
+        why = ""
+        for value, node in options:
+            try:
+                found += self.of(value, node)
+            except Blocked as blocked:
+                why = str(blocked) if not why or str(blocked) == THE_SKIP else why
+        if not found:
+            raise Blocked(why)
+        return found
+
+    def all(self, values: list[int], node: Node) -> list[Tail]:
+        """A sum: every part must be scaled."""
+        combined: list[Tail] = [{}]
+        for value in values:
+            parts = self.of(value, node)
+            combined = [{**rest, **part} for rest in combined for part in parts][:LIMIT]
+        return combined
+
+    def through(self, node: Node) -> list[Tail]:
+        values = self.trace.values
+        refs = [a.index for a in node.args if isinstance(a, Ref)]
+        moving = [i for i in refs if not values[i].constant]
+        name = node.name
+        if name in NORMS:
+            gain, bias = (_arg(node, k) for k in NORMS[name])
+            if gain is None:
+                raise Blocked("a norm without gain")
+            return self.all([i for i in dict.fromkeys((gain, bias)) if i is not None], node)
+        if name in CONVOLUTIONS:
+            return self.all([i for i in (_arg(node, 1), _arg(node, 2)) if i is not None], node)
+        if name == "linear":
+            return self.all(refs[1:], node)
+        if name in ("mul", "div") or name in MATMULS:
+            return self.product(node, refs, moving)
+        if name in operations.TABLES:
+            return self.of(refs[0], node)
+        if name in ("_weight_norm_interface", "_weight_norm"):
+            return self.of(refs[1], node)
+        if name in ("add", "sub"):
+            return self.sum(node, refs)
+        if name in JOINT:
+            parts = list(node.inputs) if name != "where" else refs[1:]
+            return self.all([i for i in parts if values[i].is_float], node)
+        if name in ("masked_fill",):
+            if not (node.args[2] == 0 or (isinstance(node.args[2], Ref) and is_zero(self.trace, node.args[2].index))):
+                raise Blocked(name)
+            return self.of(refs[0], node)
+        if name in operations.ACTIVATIONS:
+            return self.of(refs[0], node)
+        if name in LINEAR or name in POSITIVE:
+            if name == "constant_pad_nd" and len(node.args) > 2 and node.args[2] != 0:
+                raise Blocked(name)
+            return self.of(refs[0], node)
+        raise Blocked(name)
+
+    def product(self, node: Node, refs: list[int], moving: list[int]) -> list[Tail]:
+        values = self.trace.values
+        number = constant_factor(self.trace, node)
+        if number is not None or len(moving) == 1:
+            (kept,) = moving
+            if node.name == "div" and refs[0] != kept:
+                raise Blocked("a reciprocal")
+            factor = 1.0 if number is None else number
+            return [{site: c * factor for site, c in tail.items()} for tail in self.of(kept, node)]
+        if node.name == "div":
+            return self.of(refs[0], node)
+        a, b = refs[0], refs[1]
+        weights = [i for i in (b, a) if not values[i].from_input]
+        others = [i for i in (b, a) if values[i].from_input]
+        return self.first(*((i, node) for i in weights + others))
+
+    def sum(self, node: Node, refs: list[int]) -> list[Tail]:
+        values = self.trace.values
+        if len(refs) == 1 or any(values[i].constant for i in refs):
+            moving = [i for i in refs if not values[i].constant]
+            fixed = [a for a in node.args[:2] if not (isinstance(a, Ref) and a.index in moving)]
+            number = fixed[0] if isinstance(fixed[0], int | float) else values[fixed[0].index].number if isinstance(fixed[0], Ref) else None
+            if (isinstance(fixed[0], Ref) and is_zero(self.trace, fixed[0].index)) or number == 0:
+                return self.of(moving[0], node)
+            leaf = _leaf(self.trace, moving[0], node)
+            if number == 1 and node.name == "add" and leaf is not None:
+                return [{dataclasses.replace(leaf, offset=True): 1.0}]
+            raise Blocked("a constant that is added")
+        return self.all(refs, node)
+
+
+def _arg(node: Node, position: int) -> int | None:
+    a = node.args[position] if position < len(node.args) else None
+    return a.index if isinstance(a, Ref) else None
+
+
+def _leaf(trace: Trace, value: int, consumer: Node) -> Site | None:
+    """The site of a parameter that is seen through casts and views only."""
+    while trace.values[value].source != "param":
+        node = trace.producer(value)
+        if node is None or node.name not in LINEAR or len(node.inputs) != 1:
+            return None
+        consumer, value = node, node.inputs[0]
+    name = trace.values[value].name
+    stored = trace.values[value].tensor
+    assert name is not None
+    return Site(name, consumer.index) if stored is None or adjustable(stored) else None
+
+
+def is_zero(trace: Trace, value: int) -> bool:
+    """A constant that is all zeros, so that adding it changes nothing."""
+    v = trace.values[value]
+    if v.number is not None or 0 in v.shape:
+        return v.number == 0 or 0 in v.shape
+    node = trace.producer(value)
+    if node is not None and node.name in ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"):
+        return True  # what was there before a buffer is filled is nothing
+    if not trace.real:
+        return node is not None and node.name in ("zeros", "zeros_like", "new_zeros", "zero")
+    return not bool(trace.tensor(value).any())
+
+
+def constant_factor(trace: Trace, node: Node) -> float | None:
+    """c where the node computes c * x or x / (1/c) with a number c, else None.
+
+    >>> from trimtab.recording import record
+    >>> class Halve(torch.nn.Linear):
+    ...     def forward(self, x): return super().forward(x) / 2
+    >>> trace = record(Halve(3, 3), torch.ones(1, 3))
+    >>> constant_factor(trace, trace.nodes[-1])
+    0.5
+    """
+    if node.name not in ("mul", "div") or len(node.args) < 2:
+        return None
+    for i in (1, 0):
+        a, other = node.args[i], node.args[1 - i]
+        if not isinstance(other, Ref) or trace.values[other.index].constant:
+            continue
+        number = a if isinstance(a, int | float) else trace.values[a.index].number if isinstance(a, Ref) and trace.values[a.index].constant else None
+        if number is None:
+            continue
+        if node.name == "mul":
+            return float(number)
+        if i == 1 and number != 0:
+            return 1.0 / float(number)
+    return None
+
+
+# -- proof by numbers ------------------------------------------------------------------------------------------------
+
+
+def scaled(p: Tensor, c: float, offset: bool) -> Tensor:
+    """The fold on a stored parameter: c p, or c (1 + p) - 1 for 1 + p (docs/theory.md, equation (5)).
+
+    >>> scaled(torch.tensor([0.0, 1.0]), 0.5, offset=True)
+    tensor([-0.5000,  0.0000])
+    """
+    return c * (1 + p) - 1 if offset else c * p
+
+
+def replay(trace: Trace, changed: dict[Site, Tensor], target: int, ancestors: int, *, liven: bool = False) -> Tensor:
+    """The value `target` with some parameter uses replaced.
+
+    Args:
+        ancestors: bit set of the values behind the target.
+        liven: replace activations that are all zero (behind a zero-initialised gain) by noise.
+    """
+    at: dict[int, dict[int, Tensor]] = {}
+    for site, tensor in changed.items():
+        at.setdefault(site.node, {})[trace.params[site.name]] = tensor
+    fresh: dict[int, Tensor] = {}
+    last = trace.values[target].node
+    assert last is not None
+    for node in trace.nodes[min(at) : last + 1]:
+        if node.index not in at and not any(i in fresh for i in node.inputs):
+            continue
+        if not any(ancestors >> o & 1 and not trace.values[o].constant for o in node.outputs):
+            continue
+        instead = {**fresh, **at.get(node.index, {})}
+        if liven:
+            instead |= {i: _noise_like(trace.tensor(i)) for i in node.inputs if i not in instead and _dead(trace, i)}
+        outs = trace.run(node, instead)
+        fresh.update(zip(node.outputs, outs, strict=False))
+    return fresh[target] if target in fresh else trace.tensor(target)
+
+
+def _dead(trace: Trace, value: int) -> bool:
+    v = trace.values[value]
+    return v.is_float and not v.constant and not bool(trace.tensor(value).any())
+
+
+def _noise_like(t: Tensor) -> Tensor:
+    noise = torch.randn(t.shape, generator=torch.Generator("cpu").manual_seed(t.numel()), dtype=torch.float64, device="cpu")
+    return noise.to(t)
+
+
+def _tolerance(trace: Trace, tail: Tail, target: int) -> float:
+    """1e-4, or a few roundings of the coarsest number type on the way."""
+    tensors = [trace.tensor(target), *(trace.tensor(trace.params[site.name]) for site in tail)]
+    return max(1e-4, 4 * max(torch.finfo(t.dtype).eps for t in tensors if t.is_floating_point()))
+
+
+def _everywhere(trace: Trace, tail: Tail, ancestors: int, others: int) -> list[Site]:
+    """Every use of the tail's parameters behind the target, not only the one the walk met: the fold scales the tensor.
+
+    Uses that the other side (`others`) depends on belong to earlier rounds of a shared layer.
+    """
+    return [
+        Site(name, user, offset)
+        for name, offset in dict.fromkeys((site.name, site.offset) for site in tail)
+        for user in trace.consumers[trace.params[name]]
+        if any(ancestors >> o & 1 and not others >> o & 1 for o in trace.nodes[user].outputs)
+    ]
+
+
+def proves(trace: Trace, tail: Tail, target: int, ancestors: int, others: int) -> bool:
+    """Scale the tail by c and see the target scale by c. Zeros are replaced by noise, or they would prove nothing."""
+    start: dict[Site, Tensor] = {}
+    for site in _everywhere(trace, tail, ancestors, others):
+        p = trace.tensor(trace.params[site.name]).detach()
+        start[site] = p if site.offset or bool(p.any()) else _noise_like(p)
+    more = {site: scaled(p, SCALE, site.offset) for site, p in start.items()}
+    for liven in (False, True):
+        before = replay(trace, start, target, ancestors, liven=liven).double()
+        size = before.abs().max()
+        if size > 0:
+            break
+    after = replay(trace, more, target, ancestors, liven=liven).double()
+    tolerance = _tolerance(trace, tail, target)
+    return bool(size > 0) and bool((after - SCALE * before).abs().max() <= tolerance * SCALE * size)
+
+
+def proven(trace: Trace, candidates: list[Tail], target: int, ancestors: int, others: int) -> Iterator[Tail]:
+    """The candidates that hold by numbers and that the skip (`others`: its ancestors) does not depend on."""
+    for tail in candidates:
+        if any(others >> o & 1 for site in tail for o in trace.nodes[site.node].outputs):
+            continue
+        if not trace.real or proves(trace, tail, target, ancestors, others):
+            yield tail
+
+
+def degree(trace: Trace, tail: Tail, target: int, ancestors: int) -> float:
+    """The measured power of c by which `target` grows when the tail is scaled by c; nan where it is no power.
+
+    >>> from trimtab.recording import record
+    >>> class Square(torch.nn.Linear):
+    ...     def forward(self, x): return super().forward(x) ** 2
+    >>> trace = record(Square(3, 3), torch.ones(1, 3))
+    >>> both = {Site("weight", 0): 1.0, Site("bias", 2): 1.0}
+    >>> round(degree(trace, both, trace.outputs[0], -1), 4)
+    2.0
+    """
+    start = {site: trace.tensor(trace.params[site.name]).detach() for site in _everywhere(trace, tail, ancestors, 0)}
+    start = {site: p if site.offset or bool(p.any()) else _noise_like(p) for site, p in start.items()}
+    before = replay(trace, start, target, ancestors, liven=True).double()
+    after = replay(trace, {site: scaled(p, SCALE, site.offset) for site, p in start.items()}, target, ancestors, liven=True).double()
+    ratio = float(after.norm() / before.norm()) if before.norm() > 0 else math.nan
+    tolerance = _tolerance(trace, tail, target)
+    if not (after - ratio * before).abs().max() <= tolerance * ratio * before.abs().max():
+        return math.nan
+    return math.log(ratio) / math.log(SCALE)
