@@ -76,7 +76,10 @@ def ratio(a: Callable[[], None], b: Callable[[], None], rounds: int) -> tuple[fl
 
 def stepping(config: RunConfig) -> tuple[Callable[[], None], Callable[[], None]]:
     """A step of one run, and a step of a fleet of 16 like it."""
-    single, group = Run(config), fleet.Fleet([config.changed(seed=i % 3, lr=config.lr * (1 + i)) for i in range(16)])
+    single, group = (
+        Run(config),
+        fleet.Fleet([config.changed(seed=i % 3, lr=config.lr * (1 + i)) for i in range(16)]),
+    )
     steps = itertools.count()
 
     def alone() -> None:
@@ -90,7 +93,10 @@ def stepping(config: RunConfig) -> tuple[Callable[[], None], Callable[[], None]]
 
 def rule() -> None:
     """The ratio against parameters and floating point operations of a step."""
-    sizes = [("mlp", w, d, {}) for w, d in ((16, 6), (32, 12), (64, 6), (64, 24), (128, 6), (128, 12), (192, 6), (256, 6), (512, 6))]
+    sizes = [
+        ("mlp", w, d, {})
+        for w, d in ((16, 6), (32, 12), (64, 6), (64, 24), (128, 6), (128, 12), (192, 6), (256, 6), (512, 6))
+    ]
     sizes += [("resnet", w, 6, {"norm": n}) for w in (8, 16, 32, 64) for n in ("none", "batch")]
     sizes += [("vit", w, 2, {"patch": 4, "heads": 2}) for w in (16, 32, 64, 128)]
     for model, width, depth, options in sizes:
@@ -99,7 +105,9 @@ def rule() -> None:
         made = setup(config)
         r, _, _ = ratio(*stepping(config), 10)
         numbers = sum(p.numel() for p in made.sample.parameters())
-        print(f"{model:7s} width {width:4d} depth {depth:3d} {options!s:28s} {numbers:8d} parameters {made.flops:9.2e} flops {16 * r:5.2f} x")
+        print(
+            f"{model:7s} width {width:4d} depth {depth:3d} {options!s:28s} {numbers:8d} parameters {made.flops:9.2e} flops {16 * r:5.2f} x"
+        )
 
 
 def main() -> None:
@@ -111,13 +119,24 @@ def main() -> None:
     for width, wanted in ((32, 3.0), (64, 1.6)):
         config = mlp.changed(width=width)
         r, a, b = ratio(plain(config, 10), ours(config, 10, True), 15)
-        print(f"  width {width:4d}: {r:5.2f} x   (wanted {wanted})   {a / 120:.3f} ms a step one by one, {b / 120:.3f} ms together")
+        print(
+            f"  width {width:4d}: {r:5.2f} x   (wanted {wanted})   {a / 120:.3f} ms a step one by one, {b / 120:.3f} ms together"
+        )
     print("automatic choice: plain PyTorch one by one / trimtab")
     others = {
         "mlp 256": mlp.changed(width=256),
         "mlp 128": mlp.changed(width=128),
         "resnet 16": RunConfig(model="resnet", width=16, depth=6, lr=0.1, eval_examples=0, steps=1000),
-        "vit 32": RunConfig(model="vit", width=32, depth=3, lr=0.001, optimizer="adamw", model_options={"patch": 2, "heads": 4}, eval_examples=0, steps=1000),
+        "vit 32": RunConfig(
+            model="vit",
+            width=32,
+            depth=3,
+            lr=0.001,
+            optimizer="adamw",
+            model_options={"patch": 2, "heads": 4},
+            eval_examples=0,
+            steps=1000,
+        ),
     }
     for name, config in others.items():
         together = choose(config).slots > 1

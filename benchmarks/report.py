@@ -30,7 +30,13 @@ WATCH = "window.blocks = []; new PerformanceObserver(l => l.getEntries().forEach
 def repeated(times: int) -> Made:
     """The made-up cross with so many times its three seeds."""
     source = made(seeds=3)
-    table = pd.concat([source.table.assign(seed=source.table.seed + 3 * i, cell=source.table.cell + str(i)) for i in range(times)], ignore_index=True)
+    table = pd.concat(
+        [
+            source.table.assign(seed=source.table.seed + 3 * i, cell=source.table.cell + str(i))
+            for i in range(times)
+        ],
+        ignore_index=True,
+    )
     big = Made.__new__(Made)
     big.table, big.meta, big.extra = table, source.meta, {}
     big.rows = dict(zip(table.cell, table.itertuples(), strict=True))
@@ -65,7 +71,12 @@ def measured(browser, path: Path) -> dict[str, float]:
     page.locator("#runs-plot").scroll_into_view_if_needed()
     page.wait_for_selector("#runs-plot .scatterlayer .trace")
     waits["curves"] = time.perf_counter() - start
-    return {"MB": path.stat().st_size / 1e6, "first figure s": first, **{f"{k} s": v for k, v in waits.items()}, "longest block ms": max(page.evaluate("window.blocks"), default=0)}
+    return {
+        "MB": path.stat().st_size / 1e6,
+        "first figure s": first,
+        **{f"{k} s": v for k, v in waits.items()},
+        "longest block ms": max(page.evaluate("window.blocks"), default=0),
+    }
 
 
 def main() -> None:
@@ -75,11 +86,18 @@ def main() -> None:
             source = repeated(times)
             start = time.perf_counter()
             pages[len(source.table)] = trimtab.report(source, Path(folder) / f"{times}.html")
-            print(f"{len(source.table):>7,} runs: page written in {time.perf_counter() - start:.1f} s", flush=True)
+            print(
+                f"{len(source.table):>7,} runs: page written in {time.perf_counter() - start:.1f} s",
+                flush=True,
+            )
         browser = p.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         for _ in range(3):
             for runs, path in pages.items():
-                print(f"{runs:>7,} runs: " + ", ".join(f"{k} {v:.2f}" for k, v in measured(browser, path).items()), flush=True)
+                print(
+                    f"{runs:>7,} runs: "
+                    + ", ".join(f"{k} {v:.2f}" for k, v in measured(browser, path).items()),
+                    flush=True,
+                )
         browser.close()
 
 

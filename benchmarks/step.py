@@ -31,7 +31,12 @@ class Block(nn.Module):
 
 
 def build(width, depth):
-    return nn.Sequential(nn.Embedding(256, width), *[Block(width) for _ in range(depth)], nn.LayerNorm(width), nn.Linear(width, 256))
+    return nn.Sequential(
+        nn.Embedding(256, width),
+        *[Block(width) for _ in range(depth)],
+        nn.LayerNorm(width),
+        nn.Linear(width, 256),
+    )
 
 
 def run(model, optimizer, ids):

@@ -62,19 +62,33 @@ def sixty(folder: Path) -> None:
     cells = list(grid.read(SIXTY).cells())
     alone = plain(cells)
     ours = timed(SIXTY, folder, "sixty", 2)
-    print(f"60 runs: plain loop {alone:.1f} s, sweep {ours:.1f} s with loading torch: {alone / ours:.2f} x   (wanted 2)")
+    print(
+        f"60 runs: plain loop {alone:.1f} s, sweep {ours:.1f} s with loading torch: {alone / ours:.2f} x   (wanted 2)"
+    )
 
 
 def workers(folder: Path) -> None:
     """Cells of several seconds, so that loading torch does not decide."""
-    table = SIXTY | {"seeds": 2, "axes": {"lr": [0.01, 0.02, 0.03, 0.04]}, "run": SIXTY["run"] | {"steps": 6000}, "budget": {"fleet": 1}}
+    table = SIXTY | {
+        "seeds": 2,
+        "axes": {"lr": [0.01, 0.02, 0.03, 0.04]},
+        "run": SIXTY["run"] | {"steps": 6000},
+        "budget": {"fleet": 1},
+    }
     one, two = timed(table, folder, "one", 1), timed(table, folder, "two", 2)
-    print(f"8 cells of {one / 8:.1f} s: one worker {one:.1f} s, two {two:.1f} s: {one / two:.2f} x   (wanted 1.8)")
+    print(
+        f"8 cells of {one / 8:.1f} s: one worker {one:.1f} s, two {two:.1f} s: {one / two:.2f} x   (wanted 1.8)"
+    )
 
 
 def overhead(folder: Path) -> None:
     """Cells of about 30 s in one worker against the same training in this process."""
-    config = SIXTY | {"seeds": 2, "axes": {"lr": [0.01, 0.02]}, "run": SIXTY["run"] | {"steps": 30_000}, "budget": {"fleet": 1}}
+    config = SIXTY | {
+        "seeds": 2,
+        "axes": {"lr": [0.01, 0.02]},
+        "run": SIXTY["run"] | {"steps": 30_000},
+        "budget": {"fleet": 1},
+    }
     from trimtab.runs.training import run
     from trimtab.sweeps import grid
 
@@ -85,7 +99,9 @@ def overhead(folder: Path) -> None:
     bare = time.perf_counter() - begun
     timed(config, folder, "over", 1)
     spent = float(Store(folder / "over.db").to_pandas().seconds.sum())
-    print(f"4 cells of {bare / 4:.0f} s: in the worker {spent / bare:.3f} x the same training alone   (wanted 1.02)")
+    print(
+        f"4 cells of {bare / 4:.0f} s: in the worker {spent / bare:.3f} x the same training alone   (wanted 1.02)"
+    )
 
 
 def reading(folder: Path) -> None:
@@ -93,9 +109,14 @@ def reading(folder: Path) -> None:
     config = RunConfig(width=32, depth=3, lr=0.1)
     plain_config = config.model_dump(mode="json")
     store.add((f"cell-{i}", "large", plain_config, f"unit-{i}", False, 1.0) for i in range(100_000))
-    store._db.execute("UPDATE cells SET state = 'done', result = ?", (json.dumps({"train_loss": 0.5, "collapsed": False}),))
+    store._db.execute(
+        "UPDATE cells SET state = 'done', result = ?", (json.dumps({"train_loss": 0.5, "collapsed": False}),)
+    )
     store.close()
-    for what, command in (("status of 100,000 cells", ["status", str(folder / "large.db")]), ("--help", ["--help"])):
+    for what, command in (
+        ("status of 100,000 cells", ["status", str(folder / "large.db")]),
+        ("--help", ["--help"]),
+    ):
         begun = time.perf_counter()
         subprocess.run([sys.executable, "-m", "trimtab.cli", *command], capture_output=True, check=True)
         print(f"{what}: {time.perf_counter() - begun:.2f} s   (wanted {2 if 'status' in what else 1})")

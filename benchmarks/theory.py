@@ -65,7 +65,9 @@ def same_accuracy(task: dict) -> None:
             for width, times in theirs.items():
                 if seed < 4:
                     count = max(1, 16 * 256**2 // width**2)
-                    times.append(timed(simulate, width=width, seeds=count, dtype=torch.float32, **task)[0] / count)
+                    times.append(
+                        timed(simulate, width=width, seeds=count, dtype=torch.float32, **task)[0] / count
+                    )
         target, mine = float(np.sqrt(np.mean(np.square(own)))), statistics.median(ours)
         print(f"solve, S = {samples}: {100 * target:.3f} % from the truth (rms of {repeats}) in {mine:.2f} s")
         prices = {}
@@ -75,7 +77,9 @@ def same_accuracy(task: dict) -> None:
                 prices[width] = max(1.0, spread / width / room) * statistics.median(times)
         best = min(prices, key=lambda width: prices[width])
         print("  seconds by N: " + ", ".join(f"{width}: {price:.1f}" for width, price in prices.items()))
-        print(f"  cheapest ensemble of the same accuracy, N = {best}: {prices[best]:.2f} s, {prices[best] / mine:.1f} times solve's")
+        print(
+            f"  cheapest ensemble of the same accuracy, N = {best}: {prices[best]:.2f} s, {prices[best] / mine:.1f} times solve's"
+        )
 
 
 def main() -> None:
@@ -105,7 +109,9 @@ def main() -> None:
         task = data(16) | CASE | {"steps": 100, "depth": 8}
         task["lr"] = 0.3 * 2 * 16 / np.linalg.eigvalsh(lazy(task["x"], depth=8, activation="tanh").ntk)[-1]
         taken, _ = timed(solve, **task)
-        print(f"P=16 T=100 L=8 S=8000: {taken:.0f} s, peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB")
+        print(
+            f"P=16 T=100 L=8 S=8000: {taken:.0f} s, peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB"
+        )
 
 
 if __name__ == "__main__":

@@ -68,7 +68,9 @@ def cases() -> list[Case]:
     mlp = dict(model="mlp", optimizer="sgd", steps=200, model_options={"branch_scale": 3**-0.5}, **DIGITS)
     add("mlp, one matrix", ("depth-mup", "mup"), "depth", (3, 6, 12, 24), (-4, 1), mlp, base=(32, 3))
     add("mlp, one matrix", ("depth-mup", "sp"), "width", (32, 64, 128, 256), (-4, 1), mlp, base=(32, 3))
-    adam = dict(model="mlp", optimizer="adamw", model_options=dict(k=2, norm="layer"), **dict(PIXELS, batch_size=64))
+    adam = dict(
+        model="mlp", optimizer="adamw", model_options=dict(k=2, norm="layer"), **dict(PIXELS, batch_size=64)
+    )
     add("mlp, two matrices", ("depth-mup",), "depth", (2, 4, 8, 16), (-9, -3), adam)
     gpt = dict(model="gpt", optimizer="adamw", **TEXT)
     vit = dict(model="vit", model_options=dict(patch=2, heads=4), optimizer="adamw", **PIXELS)
@@ -141,7 +143,16 @@ def check_all(words: list[str]) -> None:
         row["check"] = found.verdict
         row["why"] = f"{first[0].module} {first[0].quantity} {first[0].slope:+.2f}" if first else ""
         row["notes"] = "; ".join(n for n in found.notes if "inner" in n)
-        print(row["name"], row["axis"], row["scheme"], row["measured"], row["check"], row["why"], row["notes"], flush=True)
+        print(
+            row["name"],
+            row["axis"],
+            row["scheme"],
+            row["measured"],
+            row["check"],
+            row["why"],
+            row["notes"],
+            flush=True,
+        )
     write(rows.values())
 
 
@@ -168,11 +179,24 @@ def table() -> None:
     ]
     rows = list(read().values())
     for r in rows:
-        agrees = "undecided" if r["measured"] == "cannot tell" else AGREE.get((r["measured"], r["check"]), "**no**")
+        agrees = (
+            "undecided"
+            if r["measured"] == "cannot tell"
+            else AGREE.get((r["measured"], r["check"]), "**no**")
+        )
         told = r["why"] or ("inner matrices slow down" if r["notes"] else "")
         drift = f"{float(r['drift']):+.2f} ({float(r['low']):+.2f} to {float(r['high']):+.2f})"
         size = f"{r['axis']} {r['sizes'].replace(' ', ', ')}"
-        cells = (f"{r['name']}, {r['optimizer']}", r["scheme"], size, r["measured"], drift, r["check"], agrees, told)
+        cells = (
+            f"{r['name']}, {r['optimizer']}",
+            r["scheme"],
+            size,
+            r["measured"],
+            drift,
+            r["check"],
+            agrees,
+            told,
+        )
         lines.append(f"| {' | '.join(cells)} |")
     before, _, rest = DOCS.read_text().partition(BEGIN)
     DOCS.write_text("\n".join([before + BEGIN, *lines, END]) + rest.partition(END)[2])

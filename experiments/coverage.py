@@ -19,26 +19,40 @@ from simulated import KINDS, SES, coverage, verdicts  # noqa: E402
 
 
 def optima(n: int) -> list[str]:
-    lines = ["| curve | standard error | seeds | shared | covered | bounded | covered where bounded |", "|---|---|---|---|---|---|---|"]
+    lines = [
+        "| curve | standard error | seeds | shared | covered | bounded | covered where bounded |",
+        "|---|---|---|---|---|---|---|",
+    ]
     kinds = (*KINDS, "wall, short", "two-sided, mirrored", "quartic", "cliff")
     for kind, seeds, shared in itertools.product(kinds, (3, 5), (True, False)):
         for se in SES if kind != "flat" else (0.0,):
             m = coverage(kind, se, seeds, shared, n, rng=1)
-            lines.append(f"| {kind} | {m.stderr:.2f} | {seeds} | {'yes' if shared else 'no'} | {m.covered:.1%} | {m.bounded:.0%} | {m.covered_bounded:.1%} |")
+            lines.append(
+                f"| {kind} | {m.stderr:.2f} | {seeds} | {'yes' if shared else 'no'} | {m.covered:.1%} | {m.bounded:.0%} | {m.covered_bounded:.1%} |"
+            )
             print(lines[-1], flush=True)
     return lines
 
 
 def drifts(n: int) -> list[str]:
-    lines = ["| drift per doubling | standard error of each optimum | curve | between-size scatter | transfers | drifts | drift covered |", "|---|---|---|---|---|---|---|"]
+    lines = [
+        "| drift per doubling | standard error of each optimum | curve | between-size scatter | transfers | drifts | drift covered |",
+        "|---|---|---|---|---|---|---|",
+    ]
     rows = [(0.0, 0.15), (0.5, 0.3), (0.0, 0.05), (0.25, 0.15)]
-    for kind, (slope, se) in [(kind, row) for row in rows for kind in ("quadratic", "two-sided", "two-sided, mirrored")]:
+    for kind, (slope, se) in [
+        (kind, row) for row in rows for kind in ("quadratic", "two-sided", "two-sided, mirrored")
+    ]:
         t = verdicts(slope, se, n, kind, rng=2)
-        lines.append(f"| {slope:g} | {se:g} | {kind} | 0 | {t.transfers:.1%} | {t.drifts:.1%} | {t.covered:.1%} |")
+        lines.append(
+            f"| {slope:g} | {se:g} | {kind} | 0 | {t.transfers:.1%} | {t.drifts:.1%} | {t.covered:.1%} |"
+        )
         print(lines[-1], flush=True)
     for scatter in (0.2, 0.4):
         t = verdicts(0.0, 0.1, n, "quadratic", scatter=scatter, rng=3)
-        lines.append(f"| 0 | 0.1 | quadratic | {scatter:g} | {t.transfers:.1%} | {t.drifts:.1%} | {t.covered:.1%} |")
+        lines.append(
+            f"| 0 | 0.1 | quadratic | {scatter:g} | {t.transfers:.1%} | {t.drifts:.1%} | {t.covered:.1%} |"
+        )
         print(lines[-1], flush=True)
     return lines
 
@@ -48,7 +62,9 @@ def main() -> None:
     page = ROOT / "docs" / "statistics.md"
     text = page.read_text(encoding="utf-8")
     for name, lines in (("optima", optima(n)), ("drifts", drifts(n // 2))):
-        block = "\n".join([f"<!-- {name}: experiments/coverage.py {n} -->", "", *lines, "", f"<!-- end {name} -->"])
+        block = "\n".join(
+            [f"<!-- {name}: experiments/coverage.py {n} -->", "", *lines, "", f"<!-- end {name} -->"]
+        )
         text = re.sub(rf"<!-- {name}: .*?<!-- end {name} -->", lambda _, b=block: b, text, flags=re.S)
     page.write_text(text, encoding="utf-8")
 

@@ -85,7 +85,10 @@ def main(rounds: int) -> None:
         for i in range(rounds):
             took, step = interrupt(folder, dice)
             found.append((took, step))
-            print(f"{i + 1:3d}  gone after {took:.2f} s, longest step {step:.2f} s, {'within' if took < step + 2 else 'BEYOND'} the bound", flush=True)
+            print(
+                f"{i + 1:3d}  gone after {took:.2f} s, longest step {step:.2f} s, {'within' if took < step + 2 else 'BEYOND'} the bound",
+                flush=True,
+            )
         steps: dict[int, list[int]] = {}
         for seed, step, _ in rows(folder / "trace"):
             steps.setdefault(seed, []).append(step)
@@ -94,7 +97,9 @@ def main(rounds: int) -> None:
             trained = [s for s in made if s > 0]  # batch 0 is also looked at while a run is set up
             missed += len(trained) - len(set(trained)) + (max(trained) - len(set(trained)))
     late = sum(took >= step + 2 for took, step in found)
-    print(f"{rounds} rounds: longest {max(t for t, _ in found):.2f} s, {late} beyond a step + 2 s, {missed} steps made twice or left out")
+    print(
+        f"{rounds} rounds: longest {max(t for t, _ in found):.2f} s, {late} beyond a step + 2 s, {missed} steps made twice or left out"
+    )
     for process in load:
         process.kill()
     sys.exit(bool(late or missed))

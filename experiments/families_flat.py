@@ -19,8 +19,19 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 
 from movement import BUILDS, DEPTHS, SEEDS, WIDTHS, slopes
 
-AXES = [("width", "depth-mup"), ("depth", "depth-mup"), ("depth", "completep"), ("width", "sp"), ("depth", "sp")]
-PUBLISHED = {"llama": dict(embeddings=1.0), "qwen3": dict(embeddings=1.0), "gemma2": dict(gain=1.0, std=0.02), "resnet": dict(gain=1.0)}
+AXES = [
+    ("width", "depth-mup"),
+    ("depth", "depth-mup"),
+    ("depth", "completep"),
+    ("width", "sp"),
+    ("depth", "sp"),
+]
+PUBLISHED = {
+    "llama": dict(embeddings=1.0),
+    "qwen3": dict(embeddings=1.0),
+    "gemma2": dict(gain=1.0, std=0.02),
+    "resnet": dict(gain=1.0),
+}
 
 
 def main():
@@ -38,7 +49,10 @@ def main():
             sizes = [(given.base * k, 2) for k in (1, 2, 4)] if axis == "width" else DEPTHS
             found = slopes(name, sizes, scheme, seeds, **choices)
             stream, logits = ([f"{v:+.2f}" for v in found[:, i].tolist()] for i in (0, 1))
-            print(f"{name:7s} {axis} {scheme:10s} stream {' '.join(stream)}   logits {' '.join(logits)}", flush=True)
+            print(
+                f"{name:7s} {axis} {scheme:10s} stream {' '.join(stream)}   logits {' '.join(logits)}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -43,10 +43,22 @@ def main(path):
         p = trimtab.parametrize(model, base, example=example)
         seconds = time.perf_counter() - start
         kinds = ", ".join(f"{n} {kind}" for kind, n in Counter(b.kind for b in p.branches).items())
-        tails = sorted({template(t).rsplit("#.", 1)[-1].removesuffix(".weight").removesuffix(".bias") for b in p.branches for t in b.tail})
-        notes = [n.split(":")[0] if len(n) > 90 else n for n in p.notes if not n.startswith(("choose a base", "branches here have"))]
+        tails = sorted(
+            {
+                template(t).rsplit("#.", 1)[-1].removesuffix(".weight").removesuffix(".bias")
+                for b in p.branches
+                for t in b.tail
+            }
+        )
+        notes = [
+            n.split(":")[0] if len(n) > 90 else n
+            for n in p.notes
+            if not n.startswith(("choose a base", "branches here have"))
+        ]
         groups = len(p.groups(torch.optim.AdamW, lr=1e-3, weight_decay=0.0))
-        lines.append(f"| {name} | {len(p.branches)} | {kinds} | {', '.join(f'`{t}`' for t in tails)} | {groups} | {'; '.join(notes)} | {seconds:.2f} |\n")
+        lines.append(
+            f"| {name} | {len(p.branches)} | {kinds} | {', '.join(f'`{t}`' for t in tails)} | {groups} | {'; '.join(notes)} | {seconds:.2f} |\n"
+        )
     Path(path).write_text("".join(lines))
 
 

@@ -27,7 +27,14 @@ def sweep(path: str) -> Store:
         widths=[32],
         seeds=list(range(100, 100 + SEEDS)),
         axes={"lr": {"log2": [-6, 1.5], "step": 0.5}},
-        run=dict(model="mlp", model_options={"branch_scale": 3**-0.5}, data="digits", optimizer="sgd", batch_size=64, steps=200),
+        run=dict(
+            model="mlp",
+            model_options={"branch_scale": 3**-0.5},
+            data="digits",
+            optimizer="sgd",
+            batch_size=64,
+            steps=200,
+        ),
     )
     trimtab.sweep(wanted, path, workers=2)
     return Store(path)
@@ -38,7 +45,9 @@ def drawn(table, scheme: str, seeds: int, draws: int, truth: float) -> str:
     rng, told, held = np.random.default_rng(0), Counter(), 0
     every = table["seed"].unique()
     for _ in range(draws):
-        t = trimtab.transfer(table[table["seed"].isin(rng.choice(every, seeds, replace=False))], over="depth", scheme=scheme)
+        t = trimtab.transfer(
+            table[table["seed"].isin(rng.choice(every, seeds, replace=False))], over="depth", scheme=scheme
+        )
         told[t.verdict] += 1
         held += t.drift.low <= truth <= t.drift.high
     share = [f"{told[v] / draws:.1%}" for v in ("transfers", "cannot tell", "drifts")]
@@ -50,7 +59,10 @@ def main() -> None:
     table = sweep(sys.argv[2] if len(sys.argv) > 2 else "resampled.db").to_pandas()
     for scheme in ("depth-mup", "mup"):
         whole = trimtab.transfer(table, over="depth", scheme=scheme)
-        print(f"{scheme}, all {SEEDS} seeds: {whole.verdict}, {whole.drift.slope:+.3f} ({whole.drift.low:+.3f} to {whole.drift.high:+.3f}) log2 per doubling", flush=True)
+        print(
+            f"{scheme}, all {SEEDS} seeds: {whole.verdict}, {whole.drift.slope:+.3f} ({whole.drift.low:+.3f} to {whole.drift.high:+.3f}) log2 per doubling",
+            flush=True,
+        )
         for seeds in (3, 5):
             print(drawn(table, scheme, seeds, draws, whole.drift.slope), flush=True)
 

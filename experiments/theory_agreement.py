@@ -58,7 +58,9 @@ def deviation(name: str, theory, nets) -> float:
     """Root mean square of (theory - ensemble) / combined standard error, over entries that move."""
     error = np.hypot(theory.stderr[name], nets.stderr[name])
     moving = error > 1e-3 * error.max()
-    return float(np.sqrt(np.mean(((getattr(theory, name) - getattr(nets, name))[moving] / error[moving]) ** 2)))
+    return float(
+        np.sqrt(np.mean(((getattr(theory, name) - getattr(nets, name))[moving] / error[moving]) ** 2))
+    )
 
 
 def main() -> None:
@@ -68,14 +70,18 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=24)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    print("case                     f %    loss %  ntk %   | in stderr: f  loss  ntk | no responses: f %  loss % | solve s  nets s")
+    print(
+        "case                     f %    loss %  ntk %   | in stderr: f  loss  ntk | no responses: f %  loss % | solve s  nets s"
+    )
     for name, change in CASES.items():
         if options.only not in name:
             continue
         case = BASE | change
         points, width, edge = case.pop("points"), case.pop("width"), case.pop("edge")
         x, y = data(points, case.get("loss", "mse"))
-        top = np.linalg.eigvalsh(lazy(x, depth=case["depth"], activation=case["activation"], alpha=case.get("alpha", 0.5)).ntk)[-1]
+        top = np.linalg.eigvalsh(
+            lazy(x, depth=case["depth"], activation=case["activation"], alpha=case.get("alpha", 0.5)).ntk
+        )[-1]
         case["lr"] = edge * 2 * points / top
         if "batches" in case:
             case["batches"] = [[t % points] for t in range(case["steps"])]

@@ -28,8 +28,12 @@ def draw_case(draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray, dict]:
         "weight_decay": float(draw.choice([0.0, 0.0, 0.2])),
         "steps": int(draw.integers(15, 41)),
     }
-    top = np.linalg.eigvalsh(lazy(x, depth=case["depth"], activation=case["activation"], alpha=case["alpha"]).ntk)[-1]
-    case["lr"] = float(draw.uniform(0.05, 0.2) * 2 * points / top * (1 - case["momentum"]) / max(1.0, case["gamma0"]))
+    top = np.linalg.eigvalsh(
+        lazy(x, depth=case["depth"], activation=case["activation"], alpha=case["alpha"]).ntk
+    )[-1]
+    case["lr"] = float(
+        draw.uniform(0.05, 0.2) * 2 * points / top * (1 - case["momentum"]) / max(1.0, case["gamma0"])
+    )
     return x, y, case
 
 

@@ -32,7 +32,11 @@ def table(depths: list[int], value: np.ndarray, limit: float) -> None:
     print("   L   error, %   L x error, %   L^2 x Richardson's, %")
     for i, depth in enumerate(depths):
         off = 100 * (value[i] / limit - 1)
-        left = f"{100 * depth**2 * ((2 * value[i + 1] - value[i]) / limit - 1):12.2f}" if i + 1 < len(depths) else ""
+        left = (
+            f"{100 * depth**2 * ((2 * value[i + 1] - value[i]) / limit - 1):12.2f}"
+            if i + 1 < len(depths)
+            else ""
+        )
         print(f"{depth:4d}   {off:8.4f}   {depth * off:10.3f}   {left}")
 
 
@@ -47,8 +51,13 @@ class Fine:
 
     def standard_normal(self, shape: tuple[int, int]) -> np.ndarray:
         step, direction, layer = self.at
-        keys = [[self.seed, 1 + step, 1 + direction, 1 + k] for k in range(layer * self.per, (layer + 1) * self.per)]
-        total = sum(np.random.default_rng(key).standard_normal((self.rows, shape[1])) for key in keys) / math.sqrt(self.per)
+        keys = [
+            [self.seed, 1 + step, 1 + direction, 1 + k]
+            for k in range(layer * self.per, (layer + 1) * self.per)
+        ]
+        total = sum(
+            np.random.default_rng(key).standard_normal((self.rows, shape[1])) for key in keys
+        ) / math.sqrt(self.per)
         return self.frame[:, self.rows - shape[0] :].T @ total
 
 
@@ -85,7 +94,9 @@ def differences(depths: list[int], value: np.ndarray, order: int) -> None:
     blocks = len(value)
     step = np.diff(value, axis=1)
     noise = step.std(0, ddof=1)
-    rows = np.array([[(2.0**-k - 1) * float(depth) ** -k for k in range(1, order + 1)] for depth in depths[:-1]])
+    rows = np.array(
+        [[(2.0**-k - 1) * float(depth) ** -k for k in range(1, order + 1)] for depth in depths[:-1]]
+    )
     found = np.array([np.linalg.lstsq(rows / noise[:, None], each / noise, rcond=None)[0] for each in step])
     limit = value[:, -1] - found @ np.array([float(depths[-1]) ** -k for k in range(1, order + 1)])
     scale = 100 / limit.mean()
@@ -95,7 +106,8 @@ def differences(depths: list[int], value: np.ndarray, order: int) -> None:
 
     chi2 = float(np.sum(((step.mean(0) - rows @ found.mean(0)) / noise) ** 2) * blocks)
     print(
-        f"order {order}: chi^2 = {chi2:.1f} of {len(depths) - 1 - order}; in % of F(inf) = {limit.mean():.5f}:" + "".join(f"  {tell(c)} (L^-{k})" for k, c in enumerate(found.T, 1))
+        f"order {order}: chi^2 = {chi2:.1f} of {len(depths) - 1 - order}; in % of F(inf) = {limit.mean():.5f}:"
+        + "".join(f"  {tell(c)} (L^-{k})" for k, c in enumerate(found.T, 1))
     )
     print("   L   error, %           L x error, %        2L (F(L) - F(2L)), %    L^2 x Richardson's, %")
     for i, depth in enumerate(depths):
@@ -119,19 +131,38 @@ def main() -> None:
     depths = [2**k for k in range(1, 11)]
     for activation in ("relu", "tanh"):
         truth = lazy(x, depth=math.inf, activation=activation).train(y, lr=options.lr, steps=STEPS)
-        value = np.array([np.vdot(lazy(x, depth=d, activation=activation).train(y, lr=options.lr, steps=STEPS), truth) for d in depths])
+        value = np.array(
+            [
+                np.vdot(lazy(x, depth=d, activation=activation).train(y, lr=options.lr, steps=STEPS), truth)
+                for d in depths
+            ]
+        )
         print(f"lazy {activation}")
         table(depths, value, np.vdot(truth, truth))
     fields._eigh = framed
     depths = [int(d) for d in options.depths.split(",")]
     found = []
     for depth in depths:
-        task = problem(x, y, depth=depth, activation=options.activation, lr=options.lr, steps=STEPS, gamma0=options.gamma0)
-        found.append(np.concatenate([coupled(task, depths[-1], [seed], options.size) for seed in range(options.blocks)]))
+        task = problem(
+            x,
+            y,
+            depth=depth,
+            activation=options.activation,
+            lr=options.lr,
+            steps=STEPS,
+            gamma0=options.gamma0,
+        )
+        found.append(
+            np.concatenate(
+                [coupled(task, depths[-1], [seed], options.size) for seed in range(options.blocks)]
+            )
+        )
         print(f"depth {depth} done", flush=True)
     direction = found[-1].mean(0) / np.linalg.norm(found[-1].mean(0))
     value = np.array([[np.vdot(f, direction) for f in several] for several in found]).T
-    print(f"trained {options.activation}, gamma0 = {options.gamma0:g}, {options.blocks} blocks of {options.size} samples")
+    print(
+        f"trained {options.activation}, gamma0 = {options.gamma0:g}, {options.blocks} blocks of {options.size} samples"
+    )
     for order in (1, 2, 3):
         differences(depths, value, order)
 

@@ -37,7 +37,10 @@ def write(path: str) -> None:
             block = stax.serial(stax.FanOut(2), stax.parallel(stax.Identity(), branch), stax.FanInSum())
             kernel_fn = stax.serial(stax.Dense(1), *[block] * depth, phi(), stax.Dense(1))[2]
             kernels = kernel_fn(x, None, ("nngp", "ntk"))
-            found[f"{activation} {depth} nngp"], found[f"{activation} {depth} ntk"] = np.asarray(kernels.nngp), np.asarray(kernels.ntk)
+            found[f"{activation} {depth} nngp"], found[f"{activation} {depth} ntk"] = (
+                np.asarray(kernels.nngp),
+                np.asarray(kernels.ntk),
+            )
     np.savez(path, **found)
 
 
@@ -49,8 +52,13 @@ def compare(path: str) -> None:
     for activation in ACTIVATIONS:
         for depth in DEPTHS:
             ours = lazy(inputs(), depth=depth, activation=activation)
-            errors = [np.abs(getattr(ours, name) / found[f"{activation} {depth} {name}"] - 1).max() for name in ("nngp", "ntk")]
-            print(f"{activation:5s} L={depth:<3d} largest relative error: nngp {errors[0]:.1e}, ntk {errors[1]:.1e}")
+            errors = [
+                np.abs(getattr(ours, name) / found[f"{activation} {depth} {name}"] - 1).max()
+                for name in ("nngp", "ntk")
+            ]
+            print(
+                f"{activation:5s} L={depth:<3d} largest relative error: nngp {errors[0]:.1e}, ntk {errors[1]:.1e}"
+            )
 
 
 if __name__ == "__main__":

@@ -30,11 +30,28 @@ def row(activation: str, width: int, depth: int, sites: int, gamma0: float, edge
     rate = edge * 2 * len(y) / np.linalg.eigvalsh(lazy(x, depth=depth, activation=activation).ntk)[-1]
     found = []
     for batch in range(BATCHES):
-        nets = simulate(x, y, width=width, seeds=count, seed=10**6 * (1 + batch), depth=depth, activation=activation, lr=rate, steps=10, gamma0=gamma0, matrices=False)
+        nets = simulate(
+            x,
+            y,
+            width=width,
+            seeds=count,
+            seed=10**6 * (1 + batch),
+            depth=depth,
+            activation=activation,
+            lr=rate,
+            steps=10,
+            gamma0=gamma0,
+            matrices=False,
+        )
         spread, f, kernel = nets.variance, nets.f, nets.ntk
-        found.append([spread.f[t].sum() / np.sum(f[t] ** 2) for t in (1, 3, 10)] + [np.diagonal(spread.ntk[t]).sum() / np.sum(np.diagonal(kernel[t]) ** 2) for t in (0, 3, 10)])
+        found.append(
+            [spread.f[t].sum() / np.sum(f[t] ** 2) for t in (1, 3, 10)]
+            + [np.diagonal(spread.ntk[t]).sum() / np.sum(np.diagonal(kernel[t]) ** 2) for t in (0, 3, 10)]
+        )
     mean, half = np.mean(found, 0), STUDENT * np.std(found, 0, ddof=1) / math.sqrt(BATCHES)
-    return "  ".join(f"{m:6.2f} ± {h:4.2f}" for m, h in zip(mean, half, strict=True)) + f"   {BATCHES * count}"
+    return (
+        "  ".join(f"{m:6.2f} ± {h:4.2f}" for m, h in zip(mean, half, strict=True)) + f"   {BATCHES * count}"
+    )
 
 
 def main() -> None:
@@ -50,13 +67,26 @@ def main() -> None:
     for activation in ("linear", "relu", "tanh", "erf", "gelu"):
         for depth in (1, 4, 16, 64, math.inf):
             s = fluctuate(depth=depth, activation=activation)
-            ratios = (s.stream[-1] / s.mean_stream[-1] ** 2, s.phi[-1] / s.mean_phi[-1] ** 2, s.g[0] / s.mean_g[0] ** 2, s.ntk / s.mean_ntk**2)
+            ratios = (
+                s.stream[-1] / s.mean_stream[-1] ** 2,
+                s.phi[-1] / s.mean_phi[-1] ** 2,
+                s.g[0] / s.mean_g[0] ** 2,
+                s.ntk / s.mean_ntk**2,
+            )
             closed = f"   closed form {init_fluctuation(depth):.4f}" if activation == "linear" else ""
-            print(f"{activation:7s} L = {depth:<4} " + "  ".join(f"{r:8.4f}" for r in ratios) + closed, flush=True)
-    print("\nwhile training: N Var / mean^2 of f after 1, 3, 10 steps, of the NTK's diagonal after 0, 3, 10, with 95 % intervals; networks")
+            print(
+                f"{activation:7s} L = {depth:<4} " + "  ".join(f"{r:8.4f}" for r in ratios) + closed,
+                flush=True,
+            )
+    print(
+        "\nwhile training: N Var / mean^2 of f after 1, 3, 10 steps, of the NTK's diagonal after 0, 3, 10, with 95 % intervals; networks"
+    )
     for activation in options.activations.split(","):
         for width, depth in ([int(n) for n in size.split("x")] for size in options.sizes.split(",")):
-            print(f"{activation:5s} N = {width:<5d} L = {depth:<3d} {row(activation, width, depth, options.sites, options.gamma0, options.edge)}", flush=True)
+            print(
+                f"{activation:5s} N = {width:<5d} L = {depth:<3d} {row(activation, width, depth, options.sites, options.gamma0, options.edge)}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -83,13 +83,18 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=1000)
     parser.add_argument("--networks", type=int, default=24)
     parser.add_argument("--samples", type=int, default=8000)
-    parser.add_argument("--first", type=int, default=0, help="seed of the first network: networks are shared by all cases")
+    parser.add_argument(
+        "--first", type=int, default=0, help="seed of the first network: networks are shared by all cases"
+    )
     parser.add_argument("--only", default="")
     options = parser.parse_args()
     torch.set_num_threads(1)
     for name, case in cases().items():
         if options.only in name:
-            print(compare(name, case, options.width, options.networks, options.samples, options.first), flush=True)
+            print(
+                compare(name, case, options.width, options.networks, options.samples, options.first),
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -3,7 +3,9 @@
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")  # products that do not depend on memory addresses, as in a sweep's workers
+os.environ.setdefault(
+    "MKL_CBWR", "AUTO,STRICT"
+)  # products that do not depend on memory addresses, as in a sweep's workers
 
 import pytest
 import torch

@@ -80,7 +80,21 @@ def example(): return torch.randn(2, 6)
 
 
 def explain(path, *more):
-    return main(["explain", f"{path}:build", "--width", "64", "--depth", "8", "--base-width", "32", "--base-depth", "2", *more])
+    return main(
+        [
+            "explain",
+            f"{path}:build",
+            "--width",
+            "64",
+            "--depth",
+            "8",
+            "--base-width",
+            "32",
+            "--base-depth",
+            "2",
+            *more,
+        ]
+    )
 
 
 def test_explain(tmp_path, capsys):
@@ -97,21 +111,133 @@ def test_explain(tmp_path, capsys):
 @pytest.mark.parametrize(("name", "branches"), [("gpt2", 12), ("llama", 12), ("t5", 30), ("vit", 12)])
 def test_explain_a_published_architecture(name, branches, capsys):
     pytest.importorskip("transformers", reason="the [hf] extra is not installed")
-    assert main(["explain", "--hf", name, "--width", "768", "--depth", "6", "--base-width", "192", "--base-depth", "2"]) == 0
+    assert (
+        main(
+            [
+                "explain",
+                "--hf",
+                name,
+                "--width",
+                "768",
+                "--depth",
+                "6",
+                "--base-width",
+                "192",
+                "--base-depth",
+                "2",
+            ]
+        )
+        == 0
+    )
     text = capsys.readouterr().out
-    assert f"{branches} residual branches" in text and "depth x 3" in text and "when the model has weights" in text
+    assert (
+        f"{branches} residual branches" in text
+        and "depth x 3" in text
+        and "when the model has weights" in text
+    )
 
 
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["explain", "nowhere.py:build", "--width", "64", "--depth", "8", "--base-width", "32", "--base-depth", "2"], "no file nowhere.py"),
-        (["explain", "--hf", "gpt22", "--width", "64", "--depth", "8", "--base-width", "32", "--base-depth", "2"], "near it are"),
-        (["explain", "--hf", "resnet", "--width", "64", "--depth", "8", "--base-width", "32", "--base-depth", "2"], "has stages"),
-        (["explain", "--width", "64", "--depth", "8", "--base-width", "32", "--base-depth", "2"], "name one model"),
-        (["explain", "no_colon", "--width", "64", "--depth", "8", "--base-width", "32", "--base-depth", "2"], "pkg.mod:function"),
-        (["explain", "not_a_module_x:build", "--width", "64", "--depth", "8", "--base-width", "32", "--base-depth", "2"], "could not be imported"),
-        (["explain", "math:sqrt", "--width", "0", "--depth", "8", "--base-width", "32", "--base-depth", "2", "--optimizer", "Foo"], "width must be >= 1"),
+        (
+            [
+                "explain",
+                "nowhere.py:build",
+                "--width",
+                "64",
+                "--depth",
+                "8",
+                "--base-width",
+                "32",
+                "--base-depth",
+                "2",
+            ],
+            "no file nowhere.py",
+        ),
+        (
+            [
+                "explain",
+                "--hf",
+                "gpt22",
+                "--width",
+                "64",
+                "--depth",
+                "8",
+                "--base-width",
+                "32",
+                "--base-depth",
+                "2",
+            ],
+            "near it are",
+        ),
+        (
+            [
+                "explain",
+                "--hf",
+                "resnet",
+                "--width",
+                "64",
+                "--depth",
+                "8",
+                "--base-width",
+                "32",
+                "--base-depth",
+                "2",
+            ],
+            "has stages",
+        ),
+        (
+            ["explain", "--width", "64", "--depth", "8", "--base-width", "32", "--base-depth", "2"],
+            "name one model",
+        ),
+        (
+            [
+                "explain",
+                "no_colon",
+                "--width",
+                "64",
+                "--depth",
+                "8",
+                "--base-width",
+                "32",
+                "--base-depth",
+                "2",
+            ],
+            "pkg.mod:function",
+        ),
+        (
+            [
+                "explain",
+                "not_a_module_x:build",
+                "--width",
+                "64",
+                "--depth",
+                "8",
+                "--base-width",
+                "32",
+                "--base-depth",
+                "2",
+            ],
+            "could not be imported",
+        ),
+        (
+            [
+                "explain",
+                "math:sqrt",
+                "--width",
+                "0",
+                "--depth",
+                "8",
+                "--base-width",
+                "32",
+                "--base-depth",
+                "2",
+                "--optimizer",
+                "Foo",
+            ],
+            "width must be >= 1",
+        ),
     ],
 )
 def test_bad_command_lines(argv, message, capsys):
@@ -123,6 +249,12 @@ def test_two_processes_agree():
     """Nothing depends on hash order: the same call prints the same JSON twice."""
     code = "import sys; sys.path.insert(0, 'tests/support')\nimport torch, trimtab\nfrom structures import CASES, IDS\ntorch.manual_seed(0)\nb = CASES['tied-with-packed-attention'].build\nprint(trimtab.parametrize(b(32, 4), b(16, 2), example=IDS).to_json())"
     outs = {
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={"PYTHONHASHSEED": seed, "PATH": "", "OMP_NUM_THREADS": "1"}).stdout for seed in ("1", "2")
+        subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            env={"PYTHONHASHSEED": seed, "PATH": "", "OMP_NUM_THREADS": "1"},
+        ).stdout
+        for seed in ("1", "2")
     }
     assert len(outs) == 1 and len(outs.pop()) > 100

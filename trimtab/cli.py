@@ -41,7 +41,9 @@ else:
     else:  # --help shows what to write, not that None is what an option left out stands for
         Text = Annotated[str | None, tyro.conf.arg(metavar="STR", help_behavior_hint="")]
         Number = Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")]
-        Size = Annotated[Literal["depth", "width"] | None, tyro.conf.arg(metavar="{depth,width}", help_behavior_hint="")]
+        Size = Annotated[
+            Literal["depth", "width"] | None, tyro.conf.arg(metavar="{depth,width}", help_behavior_hint="")
+        ]
 
 CLOSED_PIPE = 141  # what a shell reports of a program that SIGPIPE ended: `trimtab ... | head` is no verdict
 # What pip installs for a module, where that is not its own name.

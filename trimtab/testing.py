@@ -12,7 +12,9 @@ from trimtab.coordinates.checks import check
 from trimtab.coordinates.verdicts import Check
 
 
-def assert_transfers(build: Any, widths: Any, depths: Any, *, inconclusive: bool = False, **options: Any) -> Check:
+def assert_transfers(
+    build: Any, widths: Any, depths: Any, *, inconclusive: bool = False, **options: Any
+) -> Check:
     """Raise AssertionError, with the culprits in the message, unless the coordinate check passes.
 
     Args:
@@ -25,5 +27,9 @@ def assert_transfers(build: Any, widths: Any, depths: Any, *, inconclusive: bool
     __tracebackhide__ = True
     found = check(build, widths, depths, **options)
     if found.verdict == "FAIL" or (found.verdict == "INCONCLUSIVE" and not inconclusive):
-        raise AssertionError(f"hyperparameters do not transfer\n{found}" if found.verdict == "FAIL" else f"whether hyperparameters transfer could not be told\n{found}")
+        raise AssertionError(
+            f"hyperparameters do not transfer\n{found}"
+            if found.verdict == "FAIL"
+            else f"whether hyperparameters transfer could not be told\n{found}"
+        )
     return found

@@ -64,7 +64,9 @@ def test_two_models_of_one_name_are_refused_with_both_paths(two_folders):
 
 
 def test_run_toml_refuses_them_too(two_folders, capsys):
-    (two_folders[1] / "run.toml").write_text('model = "mine.py:build"\nwidth = 8\ndepth = 1\nlr = 0.1\nsteps = 2\n')
+    (two_folders[1] / "run.toml").write_text(
+        'model = "mine.py:build"\nwidth = 8\ndepth = 1\nlr = 0.1\nsteps = 2\n'
+    )
     assert cli.main(["train", str(two_folders[1] / "run.toml")]) == 2
     assert "mine.py is ambiguous" in capsys.readouterr().err
 
@@ -73,7 +75,9 @@ def test_a_file_beside_the_configuration_comes_first(two_folders):
     """The two models are the same file, what they import is not: the configuration's folder decides."""
     here, there = two_folders
     for folder in two_folders:
-        (folder / "mine.py").write_text("from pathlib import Path\n\ndef where():\n    return Path(__file__).parent\n")
+        (folder / "mine.py").write_text(
+            "from pathlib import Path\n\ndef where():\n    return Path(__file__).parent\n"
+        )
     (there / "sweep.toml").write_text(SWEEP.replace("build", "where"))
     grid.read(there / "sweep.toml")
     assert user_code.load("mine.py:where")() == there
@@ -178,7 +182,8 @@ def test_command_page_and_function_agree_on_the_scheme(monkeypatch, capsys):
 def at_the_edge(best):
     """Whole octaves from 2^-6 to 2^0 at three depths, the best at 2^best at each of them."""
     return [
-        dict(state="done", scheme="mup", width=8, depth=d, seed=s, lr=2.0**x) | dict(train_loss=1 + 0.1 * (x - best) ** 2 + 0.1 * math.sin(17 * d + 7 * x * x + 3 * s))
+        dict(state="done", scheme="mup", width=8, depth=d, seed=s, lr=2.0**x)
+        | dict(train_loss=1 + 0.1 * (x - best) ** 2 + 0.1 * math.sin(17 * d + 7 * x * x + 3 * s))
         for d in (2, 4, 8)
         for x in range(-6, 1)
         for s in range(3)
@@ -190,7 +195,10 @@ def test_an_optimum_at_the_edge_asks_for_rates_not_for_runs(best, add):
     t = trimtab.transfer(pd.DataFrame(at_the_edge(best)))
     assert t.verdict == "cannot tell" and t.more is None and not re.search(r"\d+ (more )?runs", t.advice)
     assert t.remedy.values == {2: add, 4: add, 8: add} and t.remedy.seeds == 0 and not t.remedy.sizes
-    assert f"at depth 2, 4, 8 lies at the edge of the grid: add lr {', '.join(f'{v:.4g}' for v in add)} there" in t.advice
+    assert (
+        f"at depth 2, 4, 8 lies at the edge of the grid: add lr {', '.join(f'{v:.4g}' for v in add)} there"
+        in t.advice
+    )
 
 
 def test_more_runs_than_anyone_has_are_not_advised():
@@ -241,9 +249,14 @@ def test_the_suggested_sweep_runs_and_runs_nothing_twice(tmp_path, monkeypatch, 
     assert cli.main(["transfer", "sweep.db", "--suggest", "more.toml"]) == 3
     said = " ".join(capsys.readouterr().out.split())
     old, new = grid.read("sweep.toml"), grid.read("more.toml")
-    assert {c.hash for c in old.cells()} < {c.hash for c in new.cells()} and set(new.axes["lr"]) > set(old.axes["lr"])
+    assert {c.hash for c in old.cells()} < {c.hash for c in new.cells()} and set(new.axes["lr"]) > set(
+        old.axes["lr"]
+    )
     count = len(new) - len(old)
-    assert f"{count} of its {len(new)} runs are new" in said and "trimtab sweep more.toml --store sweep.db" in said
+    assert (
+        f"{count} of its {len(new)} runs are new" in said
+        and "trimtab sweep more.toml --store sweep.db" in said
+    )
     assert cli.main(["transfer", "sweep.db", "--suggest", "more.toml"]) == 2  # not replaced
     assert cli.main(["sweep", "more.toml", "--store", "sweep.db", "--workers", "1"]) == 0
     after = Store("sweep.db").to_pandas()
@@ -318,13 +331,18 @@ def test_status_counts_what_transfer_says_does_not_train(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "1 done (1 of them collapsed), 0 diverged" in said and "counts these with the diverged" in said
     rows = [
-        dict(state="done", scheme="sp", width=8, depth=d, seed=s, lr=2.0**x, collapsed=d == 4 and x > -5) | dict(train_loss=1 + 0.1 * (x + 3) ** 2 + 0.01 * s)
+        dict(state="done", scheme="sp", width=8, depth=d, seed=s, lr=2.0**x, collapsed=d == 4 and x > -5)
+        | dict(train_loss=1 + 0.1 * (x + 3) ** 2 + 0.01 * s)
         for d in (2, 4)
         for x in range(-7, 1)
         for s in (0, 1)
     ]
     t = trimtab.transfer(pd.DataFrame(rows))
-    assert trimtab.optima.wording.regret(t.regret.iloc[1]) == transferring._regret(t.regret.iloc[1]) == "does not train"
+    assert (
+        trimtab.optima.wording.regret(t.regret.iloc[1])
+        == transferring._regret(t.regret.iloc[1])
+        == "does not train"
+    )
 
 
 MODEL = """
@@ -349,7 +367,9 @@ def test_one_data_function_serves_every_command(tmp_path, monkeypatch, capsys):
     (tmp_path / "own.py").write_text(MODEL)
     run = 'model = "own.py:build"\ndata = "own.py:data"\n'
     (tmp_path / "run.toml").write_text(run + "width = 8\ndepth = 1\nlr = 0.1\nsteps = 3\n")
-    (tmp_path / "sweep.toml").write_text(f"base = [8, 1]\nseeds = 1\n[axes]\nlr = [0.1]\n[run]\nsteps = 3\n{run}")
+    (tmp_path / "sweep.toml").write_text(
+        f"base = [8, 1]\nseeds = 1\n[axes]\nlr = [0.1]\n[run]\nsteps = 3\n{run}"
+    )
     base = ["--base-width", "8", "--base-depth", "1"]
     assert cli.main(["explain", "own.py:build", "--width", "16", "--depth", "1", *base]) == 0
     check = [
@@ -371,7 +391,9 @@ def test_one_data_function_serves_every_command(tmp_path, monkeypatch, capsys):
     assert cli.main(["train", "run.toml"]) in (0, 1)
     assert cli.main(["sweep", "sweep.toml", "--workers", "1"]) == 0
     capsys.readouterr()
-    (tmp_path / "run.toml").write_text((tmp_path / "run.toml").read_text().replace("own.py:data", "own.py:steps"))
+    (tmp_path / "run.toml").write_text(
+        (tmp_path / "run.toml").read_text().replace("own.py:data", "own.py:steps")
+    )
     assert cli.main(["train", "run.toml"]) == 2
     assert "must be data(split, seed, step)" in capsys.readouterr().err
 
@@ -381,7 +403,9 @@ def test_a_device_that_is_not_there_is_one_sentence(tmp_path, monkeypatch, capsy
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.py").write_text(MODEL)
     (tmp_path / "run.toml").write_text('width = 8\ndepth = 1\nlr = 0.1\ndevice = "cuda"\n')
-    (tmp_path / "sweep.toml").write_text('base = [8, 1]\nseeds = 1\n[axes]\nlr = [0.1]\n[run]\ndevice = "cuda:1"\n')
+    (tmp_path / "sweep.toml").write_text(
+        'base = [8, 1]\nseeds = 1\n[axes]\nlr = [0.1]\n[run]\ndevice = "cuda:1"\n'
+    )
     base = ["--base-width", "8", "--base-depth", "1"]
     for command in (
         ["check", "own.py:build", *base, "--device", "cuda"],
@@ -410,7 +434,10 @@ def test_with_torch_alone_every_command_says_what_to_install(kind, tmp_path):
     process = trimtab_command(name, block=OURS, cwd=tmp_path)
     said = process.communicate(timeout=120)[1]
     assert process.returncode == 2 and said.startswith("trimtab: this command needs tyro")
-    assert "pip install tyro rich pydantic pandas scipy plotly jinja2 scikit-learn" in said and "Traceback" not in said
+    assert (
+        "pip install tyro rich pydantic pandas scipy plotly jinja2 scikit-learn" in said
+        and "Traceback" not in said
+    )
 
 
 NEEDS = {
@@ -444,7 +471,11 @@ def test_one_missing_package_is_named(package, tmp_path):
     process = trimtab_command(*NEEDS[package], block=[package], cwd=tmp_path)
     said = process.communicate(timeout=120)[1]
     wanted = {"sklearn": "scikit-learn", "transformers": "trimtab[hf]"}.get(package, package)
-    assert process.returncode == 2 and re.search(f"install {re.escape(wanted)}", said) and "Traceback" not in said, said
+    assert (
+        process.returncode == 2
+        and re.search(f"install {re.escape(wanted)}", said)
+        and "Traceback" not in said
+    ), said
 
 
 # -- the example ---------------------------------------------------------------------------------------------
@@ -510,7 +541,9 @@ def test_headline_and_verdicts_fit_a_phone(tmp_path):
 
     good = made()
     unsure = Made(good.table[(good.table.scheme != "depth-mup") | (good.table.lr > 0.24)], dict(good.meta))
-    half = Made(unsure.table[(unsure.table.width == 32) | (unsure.table.scheme != "depth-mup")], dict(good.meta))
+    half = Made(
+        unsure.table[(unsure.table.width == 32) | (unsure.table.scheme != "depth-mup")], dict(good.meta)
+    )
     flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path=CHROMIUM, args=flags)

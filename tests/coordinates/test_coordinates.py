@@ -20,7 +20,14 @@ from trimtab.coordinates.slopes import fit, judge
 from trimtab.coordinates.watching import COORDINATES, Sampler
 from trimtab.testing import assert_transfers
 
-RATE = {optim.AdamW: 1e-3, optim.Adam: 1e-3, optim.NAdam: 1e-3, optim.RMSprop: 3e-4, optim.Adagrad: 1e-2, optim.SGD: 0.1}
+RATE = {
+    optim.AdamW: 1e-3,
+    optim.Adam: 1e-3,
+    optim.NAdam: 1e-3,
+    optim.RMSprop: 3e-4,
+    optim.Adagrad: 1e-2,
+    optim.SGD: 0.1,
+}
 MODELS = {
     "one matrix": (ResidualMLP, points),
     "one matrix, normed": (functools.partial(ResidualMLP, norm=True), points),
@@ -31,14 +38,27 @@ MODELS = {
     "resnet": (ResNet, images),
     "resnet without norm": (functools.partial(ResNet, norm=False), images),
 }
-SIZES = {points: ([32, 64, 128, 256], [3, 6, 12, 24]), tokens: ([32, 64, 128], [2, 4, 8]), images: ([16, 32, 64], [2, 4, 8])}
+SIZES = {
+    points: ([32, 64, 128, 256], [3, 6, 12, 24]),
+    tokens: ([32, 64, 128], [2, 4, 8]),
+    images: ([16, 32, 64], [2, 4, 8]),
+}
 
 
 def run(name, scheme, cls=optim.AdamW, **more):
     build, data = MODELS[name]
     widths, depths = SIZES[data]
     more = dict(lr=RATE[cls]) | more
-    return trimtab.check(build, more.pop("widths", widths), more.pop("depths", depths), base=(widths[0], depths[0]), data=data, scheme=scheme, optimizer=cls, **more)
+    return trimtab.check(
+        build,
+        more.pop("widths", widths),
+        more.pop("depths", depths),
+        base=(widths[0], depths[0]),
+        data=data,
+        scheme=scheme,
+        optimizer=cls,
+        **more,
+    )
 
 
 # -- known cases -------------------------------------------------------------------------------------------------------
@@ -69,15 +89,24 @@ def test_inner_matrices_that_slow_down_are_noted():
     """What alpha = 1/2 predicts: a note with the exponent, no fault (the table in docs/check.md says why)."""
     found = run("two matrices, normed", "depth-mup", widths=None)
     (note,) = [n for n in found.notes if "inner matrices" in n]
-    assert found.verdict == "PASS" and "depth^-0.5" in note and "blocks.#.up.weight" in note and "completep" in note
+    assert (
+        found.verdict == "PASS"
+        and "depth^-0.5" in note
+        and "blocks.#.up.weight" in note
+        and "completep" in note
+    )
     update = found.slopes[(found.slopes["module"] == "blocks.#.up.weight") & (found.slopes["step"] == 5)]
     assert abs(float(update["slope"].iloc[0]) + 0.5) < 0.05
-    assert not [n for n in run("two matrices, normed", "completep", widths=None).notes if "inner matrices" in n]
+    assert not [
+        n for n in run("two matrices, normed", "completep", widths=None).notes if "inner matrices" in n
+    ]
 
 
 def test_inner_matrices_slower_than_predicted_fail():
     def optimizer(model, width, depth):
-        p = trimtab.parametrize(model, functools.partial(ResidualMLP, k=2, norm=True)(32, 3), example=points(0)[0])
+        p = trimtab.parametrize(
+            model, functools.partial(ResidualMLP, k=2, norm=True)(32, 3), example=points(0)[0]
+        )
         groups = p.groups(optim.AdamW, lr=1e-3)
         slow = {id(q) for name, q in model.named_parameters() if ".up." in name}
         for group in groups:
@@ -86,14 +115,21 @@ def test_inner_matrices_slower_than_predicted_fail():
         return optim.AdamW(groups)
 
     build = functools.partial(ResidualMLP, k=2, norm=True)
-    found = trimtab.check(build, None, [3, 6, 12, 24], base=(32, 3), data=points, scheme=None, optimizer=optimizer)
+    found = trimtab.check(
+        build, None, [3, 6, 12, 24], base=(32, 3), data=points, scheme=None, optimizer=optimizer
+    )
     assert found.verdict == "FAIL", str(found)
     assert any("up.weight" in c.module and c.quantity == "update" for c in found.culprits), str(found)
 
 
 def test_unscaled_branches_are_the_cause():
     culprit = run("one matrix", "mup", widths=[32]).culprits[0]
-    assert culprit.axis == "depth" and culprit.module.startswith("blocks") and "not scaled" in culprit.cause and culprit.slope > 0.25
+    assert (
+        culprit.axis == "depth"
+        and culprit.module.startswith("blocks")
+        and "not scaled" in culprit.cause
+        and culprit.slope > 0.25
+    )
 
 
 def test_lazy_is_told():
@@ -109,7 +145,16 @@ def test_lazy_is_told():
 def test_planted_bug(bug):
     attends = bug in ("wrong attention scale", "tied head unscaled", "embeddings scaled by mistake")
     build, optimizer = transformer(bug) if attends else mlp(bug, optim.AdamW)
-    found = trimtab.check(build, [32, 64, 128], [4] if attends else [4, 8, 16], base=BASE, data=tokens if attends else points, scheme=None, expect="depth-mup", optimizer=optimizer)
+    found = trimtab.check(
+        build,
+        [32, 64, 128],
+        [4] if attends else [4, 8, 16],
+        base=BASE,
+        data=tokens if attends else points,
+        scheme=None,
+        expect="depth-mup",
+        optimizer=optimizer,
+    )
     assert found.verdict == "FAIL", str(found)
     module, cause = BUGS[bug]
     assert module in found.culprits[0].module and cause in found.culprits[0].cause, str(found)
@@ -119,7 +164,16 @@ def test_planted_bug(bug):
 @pytest.mark.parametrize("bug", BUGS)
 def test_planted_bug_in_a_transformer(bug):
     build, optimizer = transformer(bug)
-    found = trimtab.check(build, [32, 64, 128, 256], [4, 8, 16], base=BASE, data=tokens, scheme=None, expect="depth-mup", optimizer=optimizer)
+    found = trimtab.check(
+        build,
+        [32, 64, 128, 256],
+        [4, 8, 16],
+        base=BASE,
+        data=tokens,
+        scheme=None,
+        expect="depth-mup",
+        optimizer=optimizer,
+    )
     assert found.verdict == "FAIL", str(found)
     assert BUGS[bug][1] in found.culprits[0].cause, str(found)
 
@@ -127,7 +181,16 @@ def test_planted_bug_in_a_transformer(bug):
 @pytest.mark.parametrize("cls", [optim.AdamW, pytest.param(optim.Adam, marks=pytest.mark.full), optim.SGD])
 def test_a_right_set_up_by_hand_passes(cls):
     build, optimizer = mlp(cls=cls)
-    found = trimtab.check(build, [32, 64, 128], [4, 8, 16], base=BASE, data=points, scheme=None, expect="depth-mup", optimizer=optimizer)
+    found = trimtab.check(
+        build,
+        [32, 64, 128],
+        [4, 8, 16],
+        base=BASE,
+        data=points,
+        scheme=None,
+        expect="depth-mup",
+        optimizer=optimizer,
+    )
     assert found.verdict == "PASS", str(found)
 
 
@@ -135,7 +198,16 @@ def test_a_right_set_up_by_hand_passes(cls):
 @pytest.mark.parametrize(("alpha", "expect"), [(0.5, "depth-mup"), (1.0, "completep")])
 def test_a_right_transformer_by_hand_passes(alpha, expect):
     build, optimizer = transformer(alpha=alpha)
-    found = trimtab.check(build, [32, 64, 128], [4, 8, 16], base=BASE, data=tokens, scheme=None, expect=expect, optimizer=optimizer)
+    found = trimtab.check(
+        build,
+        [32, 64, 128],
+        [4, 8, 16],
+        base=BASE,
+        data=tokens,
+        scheme=None,
+        expect=expect,
+        optimizer=optimizer,
+    )
     assert found.verdict == "PASS", str(found)
 
 
@@ -163,7 +235,10 @@ CORRECT = [
 
 @pytest.mark.full
 def test_correct_combinations():
-    verdicts = [(name, scheme, cls.__name__, run(name, scheme, cls, **more).verdict) for name, scheme, cls, more in CORRECT]
+    verdicts = [
+        (name, scheme, cls.__name__, run(name, scheme, cls, **more).verdict)
+        for name, scheme, cls, more in CORRECT
+    ]
     assert len(verdicts) >= 20
     assert not [v for v in verdicts if v[-1] == "FAIL"]
     assert sum(v[-1] == "PASS" for v in verdicts) >= len(verdicts) - 2, verdicts
@@ -205,18 +280,47 @@ def test_reused_modules_and_outputs_of_any_kind():
     assert {"stream", "branch", "logits", "update"} <= set(found.slopes["quantity"])
 
 
-@pytest.mark.parametrize("name", ["experts-not-all-visited", "lerp", "rezero", "tiny-layer-scale", "added-in-place", "encoder-decoder", "plain-mlp", "gru", "staged-resnet"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "experts-not-all-visited",
+        "lerp",
+        "rezero",
+        "tiny-layer-scale",
+        "added-in-place",
+        "encoder-decoder",
+        "plain-mlp",
+        "gru",
+        "staged-resnet",
+    ],
+)
 def test_structures_run(name):
     case = CASES[name]
     example = case.example
     out = case.build(16, 2)(example) if not isinstance(example, tuple) else case.build(16, 2)(*example)
     target = torch.randint(0, out.shape[-1], out.shape[:-1], generator=torch.Generator().manual_seed(0))
     depths = [2, 4] if case.branches(4) != case.branches(2) else [2]
-    found = trimtab.check(case.build, [16, 32], depths, base=(16, 2), data=lambda step: (example, target), steps=2, seeds=2, overrides=case.overrides)
+    found = trimtab.check(
+        case.build,
+        [16, 32],
+        depths,
+        base=(16, 2),
+        data=lambda step: (example, target),
+        steps=2,
+        seeds=2,
+        overrides=case.overrides,
+    )
     assert found.verdicts and len(found.slopes), str(found)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama-gqa", *(pytest.param(n, marks=pytest.mark.full) for n in ("vit", "resnet", "mamba", "albert"))])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gpt2",
+        "llama-gqa",
+        *(pytest.param(n, marks=pytest.mark.full) for n in ("vit", "resnet", "mamba", "albert")),
+    ],
+)
 def test_published_families(name):
     """Unmodified classes of transformers, with the loss they compute themselves."""
     families = pytest.importorskip("families")
@@ -245,7 +349,11 @@ def test_nothing_is_left_behind():
     random.seed(3)
     state, own, threads = torch.get_rng_state(), random.getstate(), torch.get_num_threads()
     run("one matrix", "depth-mup", widths=[32], depths=[3, 6], steps=1, seeds=1)
-    assert torch.equal(state, torch.get_rng_state()) and own == random.getstate() and threads == torch.get_num_threads()
+    assert (
+        torch.equal(state, torch.get_rng_state())
+        and own == random.getstate()
+        and threads == torch.get_num_threads()
+    )
 
 
 def test_same_numbers_twice():
@@ -263,11 +371,22 @@ def failed():
 
 def test_slopes_table(failed):
     table = failed.slopes
-    assert list(table.columns[:8]) == ["module", "quantity", "axis", "step", "slope", "low", "high", "expected"]
+    assert list(table.columns[:8]) == [
+        "module",
+        "quantity",
+        "axis",
+        "step",
+        "slope",
+        "low",
+        "high",
+        "expected",
+    ]
     measured = table.dropna()
     assert (measured["low"] <= measured["slope"]).all() and (measured["slope"] <= measured["high"]).all()
     assert set(table["axis"]) == {"width", "depth"} and set(table["step"]) == set(range(6))
-    assert {"stream", "stream change", "branch", "branch change", "logits", "logits change", "update"} <= set(table["quantity"])
+    assert {"stream", "stream change", "branch", "branch change", "logits", "logits change", "update"} <= set(
+        table["quantity"]
+    )
 
 
 def test_json_and_figure(failed):
@@ -282,9 +401,13 @@ def test_json_and_figure(failed):
 
 def test_features(failed):
     table = failed.features
-    assert list(table.columns) == ["axis", "quantity", "module", "size", "speed"] and (table["speed"] > 0).all()
+    assert (
+        list(table.columns) == ["axis", "quantity", "module", "size", "speed"] and (table["speed"] > 0).all()
+    )
     lazy = run("one matrix", "ntk", widths=[32, 128], depths=None, seeds=2).features
-    speed = lazy[(lazy["quantity"] == "stream") & (lazy["module"] == "blocks.2.fc after")].set_index("size")["speed"]
+    speed = lazy[(lazy["quantity"] == "stream") & (lazy["module"] == "blocks.2.fc after")].set_index("size")[
+        "speed"
+    ]
     assert speed.iloc[1] < 0.7 * speed.iloc[0]
 
 
@@ -292,16 +415,38 @@ def test_strange_optimizers_are_measured_and_said():
     def optimizer(model, width, depth):
         return optim.RAdam(model.parameters(), lr=1e-3)
 
-    found = trimtab.check(ResidualMLP, [32, 64, 128], None, base=(32, 3), data=points, scheme=None, optimizer=optimizer, lr=None, seeds=2)
+    found = trimtab.check(
+        ResidualMLP,
+        [32, 64, 128],
+        None,
+        base=(32, 3),
+        data=points,
+        scheme=None,
+        optimizer=optimizer,
+        lr=None,
+        seeds=2,
+    )
     assert any("RAdam" in note for note in found.notes) and "lr" not in set(found.slopes["quantity"])
 
 
 def test_two_optimizers_at_once():
     def optimizers(model, width, depth):
         p = trimtab.parametrize(model, ResidualMLP(32, 3), example=points(0)[0])
-        return [p.optimizer(optim.Muon, lr=2e-3, only="matrices"), p.optimizer(optim.AdamW, lr=1e-3, only="rest")]
+        return [
+            p.optimizer(optim.Muon, lr=2e-3, only="matrices"),
+            p.optimizer(optim.AdamW, lr=1e-3, only="rest"),
+        ]
 
-    found = trimtab.check(ResidualMLP, [32, 64, 128], [3, 6, 12], base=(32, 3), data=points, scheme=None, expect="depth-mup", optimizer=optimizers)
+    found = trimtab.check(
+        ResidualMLP,
+        [32, 64, 128],
+        [3, 6, 12],
+        base=(32, 3),
+        data=points,
+        scheme=None,
+        expect="depth-mup",
+        optimizer=optimizers,
+    )
     assert found.verdict == "PASS", str(found)
 
 
@@ -322,7 +467,9 @@ def test_inconclusive_says_what_would_decide():
         x, y = points(0)
         return x[:2], y[:2]
 
-    found = trimtab.check(functools.partial(ResidualMLP, bias=False), [4, 8], [2], base=(4, 2), data=data, seeds=2, steps=2)
+    found = trimtab.check(
+        functools.partial(ResidualMLP, bias=False), [4, 8], [2], base=(4, 2), data=data, seeds=2, steps=2
+    )
     if found.verdict == "INCONCLUSIVE":
         assert "seeds" in found.advice or "sizes" in found.advice
     one = trimtab.check(ResidualMLP, [32, 64], [3], base=(32, 3), data=points, seeds=1)
@@ -333,7 +480,9 @@ def test_divergence_of_large_sizes_fails():
     def optimizer(model, width, depth):
         return optim.SGD(model.parameters(), lr=0.1 if width == 32 else 1e30)
 
-    found = trimtab.check(ResidualMLP, [32, 64], [3], base=(32, 3), data=points, scheme=None, optimizer=optimizer)
+    found = trimtab.check(
+        ResidualMLP, [32, 64], [3], base=(32, 3), data=points, scheme=None, optimizer=optimizer
+    )
     assert found.verdict == "FAIL"
 
 
@@ -343,13 +492,28 @@ def test_training_that_does_nothing_or_diverges_everywhere_does_not_pass():
         (dict(loss=lambda output, target: output.sum() * math.nan), "lower lr"),
         (dict(optimizer=optim.SGD, lr=1e-30), "raise lr"),
     ):
-        found = trimtab.check(ResidualMLP, [32, 64, 128], [3], base=(32, 3), data=points, seeds=2, steps=3, **options)
-        assert found.verdict == "INCONCLUSIVE" and words in found.advice and "noisy" not in str(found), str(found)
+        found = trimtab.check(
+            ResidualMLP, [32, 64, 128], [3], base=(32, 3), data=points, seeds=2, steps=3, **options
+        )
+        assert found.verdict == "INCONCLUSIVE" and words in found.advice and "noisy" not in str(found), str(
+            found
+        )
 
 
 def test_all_faults_at_once():
     with pytest.raises(trimtab.InputError) as error:
-        trimtab.check(3, "32", [0, 2], base=(4,), data=None, scheme="depthmup", optimizer=optim.AdamW, lr=-1, steps=0, seeds=0)
+        trimtab.check(
+            3,
+            "32",
+            [0, 2],
+            base=(4,),
+            data=None,
+            scheme="depthmup",
+            optimizer=optim.AdamW,
+            lr=-1,
+            steps=0,
+            seeds=0,
+        )
     for word in ("build", "widths", "depths", "base", "data", "scheme", "lr", "steps", "seeds"):
         assert f"- {word}" in str(error.value), word
 
@@ -383,7 +547,10 @@ def test_faults_are_explained(change, message):
 def test_intervals_cover():
     """95 % intervals hold the true slope in 95 % of draws: 2000 draws, four standard errors of a binomial are 0.02."""
     rng, x = np.random.default_rng(0), np.log([1.0, 2.0, 4.0, 8.0])
-    inside = [f.low <= 0.3 <= f.high for f in (fit(x, 0.3 * x[:, None] + rng.normal(0, 0.2, (4, 3))) for _ in range(2000))]
+    inside = [
+        f.low <= 0.3 <= f.high
+        for f in (fit(x, 0.3 * x[:, None] + rng.normal(0, 0.2, (4, 3))) for _ in range(2000))
+    ]
     assert abs(np.mean(inside) - 0.95) < 0.02
 
 
@@ -415,13 +582,29 @@ def plain(model, width, depth): return torch.optim.AdamW(model.parameters(), lr=
 def test_command_line(tmp_path, capsys):
     path = tmp_path / "mine.py"
     path.write_text(SOURCE)
-    sizes = ["--base-width", "32", "--base-depth", "3", "--widths", "32", "64", "128", "--depths", "3", "6", "12"]
+    sizes = [
+        "--base-width",
+        "32",
+        "--base-depth",
+        "3",
+        "--widths",
+        "32",
+        "64",
+        "128",
+        "--depths",
+        "3",
+        "6",
+        "12",
+    ]
     assert main(["check", f"{path}:build", *sizes, "--figure", str(tmp_path / "figure.html")]) == 0
     assert "PASS" in capsys.readouterr().out and (tmp_path / "figure.html").stat().st_size > 1000
     assert main(["check", f"{path}:build", *sizes, "--scheme", "mup", "--json"]) == 1
     assert trimtab.Check.from_json(capsys.readouterr().out).verdict == "FAIL"
     assert main(["check", f"{path}:build", *sizes, "--optimizer", f"{path}:plain"]) == 1
-    assert main(["check", f"{path}:build", *sizes[:4], "--widths", "32", "64", "--depths", "3", "--seeds", "1"]) == 3
+    assert (
+        main(["check", f"{path}:build", *sizes[:4], "--widths", "32", "64", "--depths", "3", "--seeds", "1"])
+        == 3
+    )
     capsys.readouterr()
     assert main(["check", f"{path}:nothing", *sizes, "--optimizer", "Nadamm"]) == 2
     assert "nothing" in (text := capsys.readouterr().err) and "Nadamm" in text
@@ -430,11 +613,31 @@ def test_command_line(tmp_path, capsys):
 def test_the_file_of_a_sweep_is_the_file_of_a_check(tmp_path, capsys):
     """The loss of a sweep is called with (output, batch); beside data(split, seed, step) it is here too."""
     path = tmp_path / "mine.py"
-    path.write_text(SOURCE + "def loss(output, batch):\n    assert isinstance(batch, tuple) and len(batch) == 2\n    return nn.functional.cross_entropy(output, batch[1])\n")
-    sizes = ["--base-width", "32", "--base-depth", "3", "--widths", "32", "64", "--depths", "3", "--seeds", "2", "--steps", "2", "--json"]
+    path.write_text(
+        SOURCE
+        + "def loss(output, batch):\n    assert isinstance(batch, tuple) and len(batch) == 2\n    return nn.functional.cross_entropy(output, batch[1])\n"
+    )
+    sizes = [
+        "--base-width",
+        "32",
+        "--base-depth",
+        "3",
+        "--widths",
+        "32",
+        "64",
+        "--depths",
+        "3",
+        "--seeds",
+        "2",
+        "--steps",
+        "2",
+        "--json",
+    ]
     answers = []
     for loss in ([], ["--loss", f"{path}:plain_loss"]):
-        path.write_text(path.read_text() + "def plain_loss(output, batch):\n    return loss(output, batch)\n" * (not loss))
+        path.write_text(
+            path.read_text() + "def plain_loss(output, batch):\n    return loss(output, batch)\n" * (not loss)
+        )
         assert main(["check", f"{path}:build", *sizes, *loss]) in (0, 3)
         answers.append(json.loads(capsys.readouterr().out)["rows"])
     assert answers[0] == answers[1]
@@ -444,7 +647,9 @@ def test_sharpness_transfers():
     """The top eigenvalue in the optimizer's metric has the same trajectory at every size under depth-mup, and not under sp."""
     slopes = {}
     for scheme in ("depth-mup", "sp"):
-        table = run("one matrix", scheme, optim.SGD, widths=[32, 64, 128], depths=[3], sharpness=True, seeds=2).slopes
+        table = run(
+            "one matrix", scheme, optim.SGD, widths=[32, 64, 128], depths=[3], sharpness=True, seeds=2
+        ).slopes
         slopes[scheme] = table[(table["quantity"] == "sharpness")]["slope"].abs().max()
     assert slopes["depth-mup"] < 0.2 < slopes["sp"], slopes
 
@@ -470,7 +675,11 @@ def test_agrees_with_mup(optimizer):
         return model
 
     def own(model, width, depth):
-        return mup.MuAdam(model.parameters(), lr=1e-3) if optimizer == "adam" else mup.MuSGD(model.parameters(), lr=0.1)
+        return (
+            mup.MuAdam(model.parameters(), lr=1e-3)
+            if optimizer == "adam"
+            else mup.MuSGD(model.parameters(), lr=0.1)
+        )
 
     calls = {n: iter(range(seeds)) for n in widths}
 
@@ -482,7 +691,18 @@ def test_agrees_with_mup(optimizer):
         {n: functools.partial(lazily, n) for n in widths}, [batch], optimizer, lr=1e-3 if optimizer == "adam" else 0.1, mup=True, nsteps=steps + 1, nseeds=seeds, cuda=False,
         output_fdict=dict(l2="l2"), show_progress=False,
     )  # fmt: skip
-    found = trimtab.check(build, widths, [1], base=(32, 1), data=lambda step: batch, scheme=None, expect="mup", optimizer=own, steps=steps, seeds=seeds)
+    found = trimtab.check(
+        build,
+        widths,
+        [1],
+        base=(32, 1),
+        data=lambda step: batch,
+        scheme=None,
+        expect="mup",
+        optimizer=own,
+        steps=steps,
+        seeds=seeds,
+    )
     ours = found.slopes.set_index(["module", "quantity", "step"])["slope"]
     for module, quantity in (("0", "layer"), ("2", "layer"), ("4", "logits")):
         for step in range(steps + 1):

@@ -14,7 +14,10 @@ from trimtab.data.source import augmented, indices
 from trimtab.errors import InputError
 
 DATA = os.environ.get("TRIMTAB_DATA")
-real = pytest.mark.skipif(not (DATA and os.path.isdir(os.path.join(DATA, "cifar-10-batches-py"))), reason="TRIMTAB_DATA does not name a folder with the real sets")
+real = pytest.mark.skipif(
+    not (DATA and os.path.isdir(os.path.join(DATA, "cifar-10-batches-py"))),
+    reason="TRIMTAB_DATA does not name a folder with the real sets",
+)
 
 
 @pytest.fixture
@@ -78,7 +81,9 @@ def test_digits_are_standardised_and_split():
 def test_cifar_reads_the_standard_files(small_cifar):
     data = cifar10.read(str(small_cifar), px=32)
     assert data.shape.train == 100 and data.shape.inputs == (3, 32, 32)
-    first = np.asarray(pickle.loads((small_cifar / "data_batch_1").read_bytes(), encoding="bytes")[b"data"]).reshape(-1, 3, 32, 32)
+    first = np.asarray(
+        pickle.loads((small_cifar / "data_batch_1").read_bytes(), encoding="bytes")[b"data"]
+    ).reshape(-1, 3, 32, 32)
     assert torch.equal(data._train[0][:20], torch.from_numpy(first))
     small = cifar10.read(str(small_cifar), px=8)
     blocks = torch.from_numpy(first).float().view(20, 3, 8, 4, 8, 4).mean((3, 5))
@@ -104,7 +109,9 @@ def test_a_pickle_that_would_run_code_does_not(small_cifar, tmp_path, monkeypatc
 
     content = pickle.dumps({b"data": Evil()})
     (small_cifar / "test_batch").write_bytes(content)
-    monkeypatch.setitem(cifar10.MD5, "test_batch", hashlib.md5(content).hexdigest())  # even with the right checksum
+    monkeypatch.setitem(
+        cifar10.MD5, "test_batch", hashlib.md5(content).hexdigest()
+    )  # even with the right checksum
     with pytest.raises(pickle.UnpicklingError, match="does not belong"):
         cifar10.read(str(small_cifar))
     assert not (tmp_path / "ran").exists()
@@ -117,21 +124,32 @@ def test_flips_and_crops_are_functions_of_seed_and_step():
     moved = augmented(x.repeat(20, 1, 1, 1), 1, 1, False, 2)
     padded = torch.nn.functional.pad(x, (2,) * 4)
     for i, image in enumerate(moved):
-        assert any(torch.equal(image, padded[i % 2, :, t : t + 8, left : left + 8]) for t in range(5) for left in range(5))
+        assert any(
+            torch.equal(image, padded[i % 2, :, t : t + 8, left : left + 8])
+            for t in range(5)
+            for left in range(5)
+        )
 
 
 @pytest.mark.parametrize("workers", [0, 3])
 def test_image_folders_stream(small_folder, workers):
-    data = open_data("images", {"folder": str(small_folder), "px": 16, "flip": True, "crop": True, "workers": workers})
+    data = open_data(
+        "images", {"folder": str(small_folder), "px": 16, "flip": True, "crop": True, "workers": workers}
+    )
     assert data.shape.classes == 3 and data.shape.train == 18
     batches = [data.batch("train", 0, step, 4) for step in range(6)]
-    again = open_data("images", {"folder": str(small_folder), "px": 16, "flip": True, "crop": True, "workers": 0, "cache_gb": 0.0})
+    again = open_data(
+        "images",
+        {"folder": str(small_folder), "px": 16, "flip": True, "crop": True, "workers": 0, "cache_gb": 0.0},
+    )
     for step in (5, 2, 0):
         x, y = again.batch("train", 0, step, 4)
         assert torch.equal(x, batches[step][0]) and torch.equal(y, batches[step][1])
     assert x.shape == (4, 3, 16, 16)
     assert sum(len(y) for _, y in data.test(4, None)) == 9
-    assert {int(v) for _, y in data.test(4, 6) for v in y} != {0}, "a limited look at the test set is not one class"
+    assert {int(v) for _, y in data.test(4, 6) for v in y} != {0}, (
+        "a limited look at the test set is not one class"
+    )
 
 
 def test_a_broken_image_is_named(small_folder):
@@ -173,7 +191,9 @@ def test_real_cifar10():
     data = open_data("cifar10", {})
     x = data._train[0].float() / 255
     assert torch.allclose(x.mean((0, 2, 3)), torch.tensor([0.4914, 0.4822, 0.4465]), atol=1e-4)
-    assert torch.allclose(x.transpose(0, 1).flatten(1).std(1), torch.tensor([0.2470, 0.2435, 0.2616]), atol=1e-4)
+    assert torch.allclose(
+        x.transpose(0, 1).flatten(1).std(1), torch.tensor([0.2470, 0.2435, 0.2616]), atol=1e-4
+    )
     assert torch.bincount(data._train[1]).tolist() == [5000] * 10
 
 

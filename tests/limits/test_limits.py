@@ -16,7 +16,21 @@ from trimtab.reporting.page import gathered
 from trimtab.sweeps.store import Store
 
 WIDTHS = np.array([64, 128, 256, 512])
-SMALL = ["limit", "--width", "16,32", "--depth", "2,4", "--steps", "3", "--points", "2", "--networks", "32", "--samples", "400"]
+SMALL = [
+    "limit",
+    "--width",
+    "16,32",
+    "--depth",
+    "2,4",
+    "--steps",
+    "3",
+    "--points",
+    "2",
+    "--networks",
+    "32",
+    "--samples",
+    "400",
+]
 
 
 def points(count):
@@ -31,7 +45,10 @@ def rate(found, quantity, axis="width"):
 # -- arithmetic ------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("exponent", "constant", "noise", "offset"), [(-1.0, 3.2, 0.1, 0.0), (-0.5, 0.5, 0.05, 0.0), (-1.0, 3.2, 0.3, 0.003), (-1.0, 0.1, 5.0, 0.0)])
+@pytest.mark.parametrize(
+    ("exponent", "constant", "noise", "offset"),
+    [(-1.0, 3.2, 0.1, 0.0), (-0.5, 0.5, 0.05, 0.0), (-1.0, 3.2, 0.3, 0.003), (-1.0, 0.1, 5.0, 0.0)],
+)
 def test_known_rates_are_covered(exponent, constant, noise, offset):
     """Nominal 95 %, 300 draws, standard errors known to 14 degrees of freedom: at least 92 % (3 binomial standard errors below), also of constant and bound."""
     random = np.random.default_rng(0)
@@ -39,15 +56,28 @@ def test_known_rates_are_covered(exponent, constant, noise, offset):
     for _ in range(300):
         error = noise * truth
         stated = error * np.sqrt(random.chisquare(14, 4) / 14)
-        found = fit_power(WIDTHS, truth + error * random.normal(size=4) + offset * random.normal(), stated, expected=exponent, offset=offset, freedom=14 * 4)
+        found = fit_power(
+            WIDTHS,
+            truth + error * random.normal(size=4) + offset * random.normal(),
+            stated,
+            expected=exponent,
+            offset=offset,
+            freedom=14 * 4,
+        )
         needed = math.ceil(round((constant / 0.05) ** (-1 / exponent), 9))
-        hits += found.low <= exponent <= found.high, found.constant_low <= constant <= found.constant_high, found.needed(0.05)[1] <= needed <= found.needed(0.05)[2]
+        hits += (
+            found.low <= exponent <= found.high,
+            found.constant_low <= constant <= found.constant_high,
+            found.needed(0.05)[1] <= needed <= found.needed(0.05)[2],
+        )
     assert (hits / 300 > 0.92).all()
 
 
 def test_noise_alone_has_no_exponent():
     found = fit_power(WIDTHS, [0.01, -0.02, 0.005, -0.01], [0.02] * 4, expected=-1.0)
-    assert (found.low, found.high, found.verdict) == (-math.inf, math.inf, "cannot tell") and math.isnan(found.exponent)
+    assert (found.low, found.high, found.verdict) == (-math.inf, math.inf, "cannot tell") and math.isnan(
+        found.exponent
+    )
     assert found.needed(0.05)[1] == 1
 
 
@@ -62,9 +92,15 @@ def test_sizes_that_are_not_yet_large_are_no_contradiction():
     depths = np.array([2, 4, 8, 16])
     value = 2 / depths + 6 / depths**2
     found = fit_power(depths, value, 0.01 * value, expected=-1.0)
-    assert found.verdict != "disagrees" and found.low <= -1 <= found.high and found.after == pytest.approx(3, rel=0.1)
+    assert (
+        found.verdict != "disagrees"
+        and found.low <= -1 <= found.high
+        and found.after == pytest.approx(3, rel=0.1)
+    )
     assert found.needed(0.05)[0] == pytest.approx(42.8, abs=1.5)
-    relu = fit_power(depths, [2.76, 1.10, 0.467, 0.221], [0.05, 0.032, 0.034, 0.028], offset=0.05, expected=-1.0)  # measured, with an offset that hides the curvature
+    relu = fit_power(
+        depths, [2.76, 1.10, 0.467, 0.221], [0.05, 0.032, 0.034, 0.028], offset=0.05, expected=-1.0
+    )  # measured, with an offset that hides the curvature
     assert relu.verdict != "disagrees" and 40 < relu.needed(0.05)[0] < 90
 
 
@@ -82,7 +118,10 @@ def test_projections_keep_the_rate_and_state_their_noise(signal):
     random = np.random.default_rng(1)
     truth = np.zeros((1, 4, 20))
     truth[0, :, 0] = signal / np.array([1, 2, 4, 8])
-    draws = [amplitudes(truth + one, truth + two, 1 / np.array([1, 2, 4, 8])) for one, two in random.normal(size=(1000, 2, 8, 4, 20)) * 8**0.5]
+    draws = [
+        amplitudes(truth + one, truth + two, 1 / np.array([1, 2, 4, 8]))
+        for one, two in random.normal(size=(1000, 2, 8, 4, 20)) * 8**0.5
+    ]
     found, stated = np.array([d[0] for d in draws]), np.sqrt(np.mean([d[1] ** 2 for d in draws], 0))
     mean, noise = found.mean(0), found.std(0) / 1000**0.5
     assert (np.abs(mean * [1, 2, 4, 8] - mean[0]) < 4 * np.hypot(noise * [1, 2, 4, 8], noise[0])).all()
@@ -95,7 +134,16 @@ def test_projections_keep_the_rate_and_state_their_noise(signal):
 
 @pytest.fixture(scope="module")
 def real():
-    return approach(*points(2), widths=WIDTHS.tolist(), depths=[3], networks=512, samples=16000, activation="tanh", lr=0.4, steps=10)
+    return approach(
+        *points(2),
+        widths=WIDTHS.tolist(),
+        depths=[3],
+        networks=512,
+        samples=16000,
+        activation="tanh",
+        lr=0.4,
+        steps=10,
+    )
 
 
 def test_real_networks_follow_the_rates(real):
@@ -109,21 +157,29 @@ def test_real_networks_follow_the_rates(real):
 
 def test_the_bound_holds(real):
     """The measured errors at widths on either side of the bound are above and below the tolerance, within their noise."""
-    for quantity, column, error in (("mean loss", "loss_error", "loss_stderr"), ("one network", "fluctuation", "fluctuation_stderr")):
+    for quantity, column, error in (
+        ("mean loss", "loss_error", "loss_stderr"),
+        ("one network", "fluctuation", "fluctuation_stderr"),
+    ):
         low, high = rate(real, quantity).needed(real.bound.tolerance)[1:]
         for row in real.rows:
             if row["width"] < low:
                 assert row[column] > real.bound.tolerance - 3 * row[error]
             if row["width"] > high:
                 assert row[column] < real.bound.tolerance + 3 * row[error]
-    assert real.bound.width == max(r.needed(0.05)[0] for r in real.rates) and real.bound.width_low <= real.bound.width <= real.bound.width_high
+    assert (
+        real.bound.width == max(r.needed(0.05)[0] for r in real.rates)
+        and real.bound.width_low <= real.bound.width <= real.bound.width_high
+    )
     assert math.isnan(real.bound.depth)
 
 
 def test_depth_times_error_is_constant():
     """Linear, hence without noise: the rate is 1/L, and L x error of f over L = 8 to 64 is constant to its O(1/L)."""
     x, y = points(2)
-    found = approach(x, y, widths=[16], depths=[8, 16, 32, 64, math.inf], networks=16, activation="linear", lr=0.1, steps=4)
+    found = approach(
+        x, y, widths=[16], depths=[8, 16, 32, 64, math.inf], networks=16, activation="linear", lr=0.1, steps=4
+    )
     fitted = rate(found, "mean output", "depth")
     assert fitted.exponent == pytest.approx(-1, abs=0.1)
     scaled = [r["depth"] * r["error"] for r in found.rows if math.isinf(r["width"])]
@@ -142,18 +198,51 @@ def test_the_same_seed_gives_the_same_and_all_is_json(real):
 
 
 def test_infinity_alone_stands_for_a_ladder():
-    found = approach(*points(2), widths=[16], depths=[math.inf], networks=16, samples=400, activation="erf", lr=0.1, steps=2)
+    found = approach(
+        *points(2),
+        widths=[16],
+        depths=[math.inf],
+        networks=16,
+        samples=400,
+        activation="erf",
+        lr=0.1,
+        steps=2,
+    )
     assert found.about["depths"] == [4, 8, math.inf] and len(found.rows) == 4
 
 
 def test_divergence_is_a_result():
-    found = approach(*points(2), widths=[16, 32], depths=[2], networks=16, samples=400, activation="relu", lr=50.0, steps=12)
-    assert found.verdict == "cannot tell" and json.dumps(found.to_dict(), allow_nan=False) and len(found.figures()) == 6
+    found = approach(
+        *points(2),
+        widths=[16, 32],
+        depths=[2],
+        networks=16,
+        samples=400,
+        activation="relu",
+        lr=50.0,
+        steps=12,
+    )
+    assert (
+        found.verdict == "cannot tell"
+        and json.dumps(found.to_dict(), allow_nan=False)
+        and len(found.figures()) == 6
+    )
 
 
 def test_finite_optima_approach_the_limit():
     x, y = points(2)
-    found = optimum(x, y, rates=2.0 ** np.arange(-4, 2), depth=2, widths=[32, 128], networks=64, samples=2000, activation="tanh", steps=6, refine=2)
+    found = optimum(
+        x,
+        y,
+        rates=2.0 ** np.arange(-4, 2),
+        depth=2,
+        widths=[32, 128],
+        networks=64,
+        samples=2000,
+        activation="tanh",
+        steps=6,
+        refine=2,
+    )
     limit, *nets = found.rows
     assert math.isinf(limit["width"]) and limit["shift"] == 0
     for row in nets:
@@ -162,7 +251,17 @@ def test_finite_optima_approach_the_limit():
 
 def test_all_faults_at_once():
     with pytest.raises(InputError, match=r"(?s)5 faults.*width.*depth.*networks.*tolerance.*lr"):
-        approach([[1.0]], [1.0], widths=[], depths=[0], networks=3, tolerance=2.0, activation="tanh", lr=-1.0, steps=3)
+        approach(
+            [[1.0]],
+            [1.0],
+            widths=[],
+            depths=[0],
+            networks=3,
+            tolerance=2.0,
+            activation="tanh",
+            lr=-1.0,
+            steps=3,
+        )
 
 
 # -- the command -----------------------------------------------------------------------------------------------------------------
@@ -189,16 +288,42 @@ def test_command_writes_a_page_and_a_section(tmp_path, capsys):
 
 
 def test_command_refuses_with_all_faults(capsys, tmp_path):
-    wrong = ["--width", "a,b", "--depth", "0,inf", "--lr", "-1", "--points", "0", "--store", str(tmp_path / "none.db"), "-o", str(tmp_path / "none" / "x.html"), "--rates", "1"]
+    wrong = [
+        "--width",
+        "a,b",
+        "--depth",
+        "0,inf",
+        "--lr",
+        "-1",
+        "--points",
+        "0",
+        "--store",
+        str(tmp_path / "none.db"),
+        "-o",
+        str(tmp_path / "none" / "x.html"),
+        "--rates",
+        "1",
+    ]
     assert cli.main(["limit", *wrong]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("trimtab: 7 faults") and all(f"- {name}:" in said for name in ("width", "depth", "rates", "out", "store", "points", "lr"))
+    assert said.startswith("trimtab: 7 faults") and all(
+        f"- {name}:" in said for name in ("width", "depth", "rates", "out", "store", "points", "lr")
+    )
 
 
 @pytest.mark.full
 def test_the_mean_output_is_off_by_one_over_n():
     """8192 networks of width 16, in proportion fewer up to 128: the mean of f itself, small beside its scatter."""
-    found = approach(*points(2), widths=[16, 32, 64, 128], depths=[3], networks=8192, samples=128000, activation="tanh", lr=0.25, steps=10)
+    found = approach(
+        *points(2),
+        widths=[16, 32, 64, 128],
+        depths=[3],
+        networks=8192,
+        samples=128000,
+        activation="tanh",
+        lr=0.25,
+        steps=10,
+    )
     mean = rate(found, "mean output")
     assert mean.low <= -1 <= mean.high and mean.high < -0.5
 
@@ -207,6 +332,15 @@ def test_the_mean_output_is_off_by_one_over_n():
 @pytest.mark.parametrize(("activation", "lr"), [("relu", 0.05), ("erf", 0.2)])
 def test_other_activations_contradict_nothing(activation, lr):
     """No more than that: the mean loss of ReLU is not yet seen to fall like 1/N (docs/theory-log.md)."""
-    found = approach(*points(3), widths=WIDTHS.tolist(), depths=[4], networks=1024, samples=32000, activation=activation, lr=lr, steps=15)
+    found = approach(
+        *points(3),
+        widths=WIDTHS.tolist(),
+        depths=[4],
+        networks=1024,
+        samples=32000,
+        activation=activation,
+        lr=lr,
+        steps=15,
+    )
     assert found.verdict == "converges" and "disagrees" not in [r.verdict for r in found.rates]
     assert rate(found, "one network").verdict == "agrees"

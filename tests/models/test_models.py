@@ -28,11 +28,17 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "options", "example", "kind"), CASES, ids=[f"{n}-{'-'.join(map(str, o.values()))}" for n, o, _, _ in CASES])
+@pytest.mark.parametrize(
+    ("name", "options", "example", "kind"),
+    CASES,
+    ids=[f"{n}-{'-'.join(map(str, o.values()))}" for n, o, _, _ in CASES],
+)
 def test_every_size_parametrizes_with_verified_branches(name, options, example, kind):
     per = {"mlp": 1, "resnet": 1, "vit": 2, "gpt": 2}[name]
     for width, depth in itertools.product((16, 32, 64), (3, 6, 12)):
-        p = trimtab.parametrize(BUILD[name](width, depth, **options), BUILD[name](16, 3, **options), example=example)
+        p = trimtab.parametrize(
+            BUILD[name](width, depth, **options), BUILD[name](16, 3, **options), example=example
+        )
         assert len(p.branches) == per * depth and {b.kind for b in p.branches} == {kind}
         assert all(b.tail for b in p.branches) and p.depth == depth / 3
         assert all(row.role for row in p.rows.values())
@@ -48,11 +54,20 @@ TRAINED = [
 ]
 
 
-@pytest.mark.parametrize("numbers", TRAINED, ids=lambda c: f"{c['model']}-{c.get('data', 'digits')}-{len(c.get('model_options', {}))}")
+@pytest.mark.parametrize(
+    "numbers",
+    TRAINED,
+    ids=lambda c: f"{c['model']}-{c.get('data', 'digits')}-{len(c.get('model_options', {}))}",
+)
 def test_every_size_trains(numbers):
     small = 8 if numbers["model"] == "resnet" else 16
     for width, depth in itertools.product((small, 2 * small, 4 * small), (3, 6, 12)):
-        config = RunConfig(**({"width": width, "depth": depth, "base": (small, 3), "steps": 40, "eval_examples": 64} | numbers))
+        config = RunConfig(
+            **(
+                {"width": width, "depth": depth, "base": (small, 3), "steps": 40, "eval_examples": 64}
+                | numbers
+            )
+        )
         result = run(config)
         assert result.state == "done" and not result.collapsed, (width, depth, result)
         assert result.train_loss < 0.9 * result.initial_loss
@@ -64,7 +79,17 @@ def test_characters_train(tmp_path):
     for width, depth in itertools.product((16, 32, 64), (2, 4, 8)):
         options = {"file": str(text), "context": 16}
         config = RunConfig(
-            model="gpt", data="text", data_options=options, width=width, depth=depth, base=(16, 2), model_options={"heads": 2}, optimizer="adamw", lr=0.01, steps=25, batch_size=16
+            model="gpt",
+            data="text",
+            data_options=options,
+            width=width,
+            depth=depth,
+            base=(16, 2),
+            model_options={"heads": 2},
+            optimizer="adamw",
+            lr=0.01,
+            steps=25,
+            batch_size=16,
         )
         assert run(config).train_loss < 2.5  # log of the 29 characters is 3.4
 
@@ -74,7 +99,9 @@ def test_depth_96_without_a_norm_needs_the_branch_scale(model):
     """He gain, the base's best rate: mup alone blows up on the way through 96 branches, depth-mup trains."""
     width, steps = {"mlp": (32, 100), "resnet": (8, 40)}[model]
     options = {"branch_scale": 3**-0.5}
-    base = RunConfig(model=model, width=width, depth=3, lr=0.1, steps=steps, model_options=options, eval_examples=0)
+    base = RunConfig(
+        model=model, width=width, depth=3, lr=0.1, steps=steps, model_options=options, eval_examples=0
+    )
     rates = [2.0**e for e in range(-6, 3)]
     tuned = fleet_run([base.changed(lr=lr) for lr in rates])
     best = min((r.train_loss, lr) for r, lr in zip(tuned, rates, strict=True) if r.train_loss is not None)[1]
@@ -88,12 +115,24 @@ def test_depth_96_without_a_norm_needs_the_branch_scale(model):
 def test_with_a_norm_both_stay_finite_at_depth_96(model, norm):
     width, steps = {"mlp": (32, 40), "resnet": (8, 10)}[model]
     for scheme in ("mup", "depth-mup"):
-        config = RunConfig(model=model, width=width, depth=96, base=(width, 3), scheme=scheme, lr=0.02, steps=steps, model_options={"norm": norm}, eval_examples=0)
+        config = RunConfig(
+            model=model,
+            width=width,
+            depth=96,
+            base=(width, 3),
+            scheme=scheme,
+            lr=0.02,
+            steps=steps,
+            model_options={"norm": norm},
+            eval_examples=0,
+        )
         assert run(config).state == "done"
 
 
 def test_without_a_skip_only_the_width_is_carried_over():
-    config = RunConfig(width=64, depth=4, base=(32, 2), lr=0.05, steps=20, model_options={"skip": False}, eval_examples=0)
+    config = RunConfig(
+        width=64, depth=4, base=(32, 2), lr=0.05, steps=20, model_options={"skip": False}, eval_examples=0
+    )
     assert run(config).state == "done"
 
 

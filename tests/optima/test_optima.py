@@ -36,7 +36,9 @@ def assert_covers(kind, se, seeds, shared, n):
 
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("se", [0.05, 0.3])
-@pytest.mark.parametrize("kind", [k if k == "two-sided" else pytest.param(k, marks=pytest.mark.slow) for k in (*KINDS, "cliff")])
+@pytest.mark.parametrize(
+    "kind", [k if k == "two-sided" else pytest.param(k, marks=pytest.mark.slow) for k in (*KINDS, "cliff")]
+)
 def test_intervals_cover(kind, se, shared):
     if kind in ("flat", "cliff") and se > 0.05:
         pytest.skip("one noise for these")
@@ -82,7 +84,9 @@ def test_seed_effects_drop_out():
     shifted = y + 100.0 * seed
     a, b = fit(x, y, seed), fit(x, shifted, seed)
     assert abs(a.optimum - b.optimum) < 0.02 and abs(a.high - b.high) < 0.02
-    assert fit(x, shifted, np.arange(len(x))).high > a.high + 0.3  # as if every run had its own seed, the shift is noise
+    assert (
+        fit(x, shifted, np.arange(len(x))).high > a.high + 0.3
+    )  # as if every run had its own seed, the shift is noise
 
 
 def test_units_do_not_matter():
@@ -138,16 +142,30 @@ def test_regret_of_a_quadratic():
 def test_transfer_of_a_sweep():
     every = trimtab.transfer(made(), over="depth")
     assert isinstance(every, Transfers) and list(every) == ["sp", "mup", "depth-mup"]
-    assert every.verdict == "transfers" and every["mup"].verdict == "drifts" and every["sp"].verdict == "drifts"
+    assert (
+        every.verdict == "transfers" and every["mup"].verdict == "drifts" and every["sp"].verdict == "drifts"
+    )
     assert every["mup"].drift.low < -0.9 < every["mup"].drift.high + 0.1
     for scheme, t in every.items():
-        truth = np.array([2.0 ** optimum(scheme, w, d) for w, d in zip(t.optima.width, t.optima.depth, strict=True)])
-        inside = (t.optima.low <= 1.12 * truth) & (truth <= 1.12 * t.optima.high)  # the made curve is no quadratic: a sixth of an octave of bias is its own
+        truth = np.array(
+            [2.0 ** optimum(scheme, w, d) for w, d in zip(t.optima.width, t.optima.depth, strict=True)]
+        )
+        inside = (t.optima.low <= 1.12 * truth) & (
+            truth <= 1.12 * t.optima.high
+        )  # the made curve is no quadratic: a sixth of an octave of bias is its own
         assert inside.all(), t.optima
     assert any("without the branch scaling" in s for s in every["mup"].signatures) and not every.signatures
-    assert every.cost.ratio == pytest.approx(16) and every.cost.saved == pytest.approx(15 * every.cost.base) and every.more == 0
+    assert (
+        every.cost.ratio == pytest.approx(16)
+        and every.cost.saved == pytest.approx(15 * every.cost.base)
+        and every.more == 0
+    )
     widths = trimtab.transfer(made(), over="width")
-    assert widths["sp"].verdict == "drifts" and widths["mup"].verdict == "transfers" and widths.optima.depth.unique().tolist() == [6]
+    assert (
+        widths["sp"].verdict == "drifts"
+        and widths["mup"].verdict == "transfers"
+        and widths.optima.depth.unique().tolist() == [6]
+    )
     assert any("moves with width" in s for s in widths["sp"].signatures)
 
 
@@ -195,13 +213,23 @@ def test_accuracy_is_maximised_and_linear_axes_work():
     source = made(schemes=("depth-mup",))
     assert trimtab.transfer(source, metric="accuracy").verdict == "transfers"
     rows = [
-        dict(state="done", scheme="sp", width=8, depth=d, seed=s, momentum=m, train_loss=1 + (m - 0.6) ** 2 + 0.01 * math.sin(9 * m + s + d))
+        dict(
+            state="done",
+            scheme="sp",
+            width=8,
+            depth=d,
+            seed=s,
+            momentum=m,
+            train_loss=1 + (m - 0.6) ** 2 + 0.01 * math.sin(9 * m + s + d),
+        )
         for d in (2, 4, 8)
         for m in np.linspace(0, 0.9, 10)
         for s in range(3)
     ]
     t = trimtab.transfer(pd.DataFrame(rows), hp="momentum")
-    assert t.axis == "linear" and np.allclose(t.optima.optimum, 0.6, atol=0.05) and t.optima["log2"].isna().all()
+    assert (
+        t.axis == "linear" and np.allclose(t.optima.optimum, 0.6, atol=0.05) and t.optima["log2"].isna().all()
+    )
 
 
 def test_half_finished_all_diverged_and_collapsed():
@@ -210,7 +238,12 @@ def test_half_finished_all_diverged_and_collapsed():
     t = trimtab.transfer(Made(some, {"base": [32, 3]}))
     assert t.optima.pending.sum() > 0 and t.verdict in ("transfers", "cannot tell")
     t = trimtab.transfer(table.assign(state="diverged"), scheme="depth-mup")
-    assert (t.optima.status == "none stable").all() and t.verdict == "cannot tell" and t.more is None and "nothing was stable" in t.advice
+    assert (
+        (t.optima.status == "none stable").all()
+        and t.verdict == "cannot tell"
+        and t.more is None
+        and "nothing was stable" in t.advice
+    )
     t = trimtab.transfer(table.assign(collapsed=True, state="done"), scheme="depth-mup")
     assert (t.optima.status == "none stable").all()
     t = trimtab.transfer(table.assign(state="waiting"), scheme="depth-mup")
@@ -228,7 +261,9 @@ def test_a_hundred_thousand_runs_are_quick():
     import time
 
     source = made(seeds=3)
-    table = pd.concat([source.table.assign(seed=source.table.seed + 3 * i) for i in range(100)], ignore_index=True)
+    table = pd.concat(
+        [source.table.assign(seed=source.table.seed + 3 * i) for i in range(100)], ignore_index=True
+    )
     assert len(table) > 100_000
     start = time.perf_counter()
     trimtab.transfer(table, over="depth")
@@ -243,7 +278,9 @@ def test_the_command(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "100")
     assert main(["transfer", "x.db"]) == 0
     text = capsys.readouterr().out
-    assert "transfers over depth 3 to 48 and width 32 to 128" in text and max(map(len, text.splitlines())) <= 100
+    assert (
+        "transfers over depth 3 to 48 and width 32 to 128" in text and max(map(len, text.splitlines())) <= 100
+    )
     assert main(["transfer", "x.db", "--scheme", "mup", "--over", "depth"]) == 1
     capsys.readouterr()
     assert main(["transfer", "x.db", "--scheme", "mup", "--json"]) == 1
@@ -257,13 +294,23 @@ def test_the_command(monkeypatch, capsys):
 
 
 def test_a_missing_store_is_said():
-    done = subprocess.run([sys.executable, "-m", "trimtab.cli", "transfer", "nosuch.db"], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "trimtab.cli", "transfer", "nosuch.db"], capture_output=True, text=True
+    )
     assert done.returncode == 2 and "nosuch.db is not there" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_too_few_stable_rates_ask_for_smaller_ones():
     rows = [
-        dict(state="done" if x == -8 else "diverged", scheme="sp", width=8, depth=d, seed=s, lr=2.0**x, train_loss=1.0 + 0.1 * s)
+        dict(
+            state="done" if x == -8 else "diverged",
+            scheme="sp",
+            width=8,
+            depth=d,
+            seed=s,
+            lr=2.0**x,
+            train_loss=1.0 + 0.1 * s,
+        )
         for d in (2, 4)
         for x in (-8, -7, -6)
         for s in (0, 1)
@@ -274,7 +321,17 @@ def test_too_few_stable_rates_ask_for_smaller_ones():
 
 def runs(**more):
     return [
-        dict(state="done", scheme="sp", width=8, depth=d, seed=s, lr=2.0**x, train_loss=1 + 0.1 * (x + 3) ** 2 + 0.01 * math.sin(d + 7 * x + s), test_loss=math.nan, **more)
+        dict(
+            state="done",
+            scheme="sp",
+            width=8,
+            depth=d,
+            seed=s,
+            lr=2.0**x,
+            train_loss=1 + 0.1 * (x + 3) ** 2 + 0.01 * math.sin(d + 7 * x + s),
+            test_loss=math.nan,
+            **more,
+        )
         for d in (2, 4, 8)
         for x in range(-6, 0)
         for s in range(2)
@@ -293,11 +350,19 @@ def test_what_a_run_gave_is_never_a_setting_that_was_swept():
 
 
 def test_lists_tables_and_none_are_values_too():
-    for key, one, other in (("betas", [0.9, 0.95], [0.9, 0.999]), ("overrides.a", {"lr": 2}, {"lr": 3}), ("clip", None, 1.0)):
+    for key, one, other in (
+        ("betas", [0.9, 0.95], [0.9, 0.999]),
+        ("overrides.a", {"lr": 2}, {"lr": 3}),
+        ("clip", None, 1.0),
+    ):
         table = pd.DataFrame(runs(**{key: one}) + runs(**{key: other}))
         with pytest.raises(InputError, match=f"Swept here too: {key}"):  # not pooled as if they were seeds
             trimtab.transfer(table)
-        assert trimtab.transfer(table, where={key: one}).optima.n.tolist() == trimtab.transfer(table, where={key: other}).optima.n.tolist() == [12] * 3
+        assert (
+            trimtab.transfer(table, where={key: one}).optima.n.tolist()
+            == trimtab.transfer(table, where={key: other}).optima.n.tolist()
+            == [12] * 3
+        )
     with pytest.raises(InputError, match="leaves nothing"):
         trimtab.transfer(pd.DataFrame(runs()), where={"depth": [2, 4]})
 
@@ -305,9 +370,17 @@ def test_lists_tables_and_none_are_values_too():
 def test_what_was_not_measured_is_not_called_unstable():
     with pytest.raises(InputError, match="test_loss was not measured in these runs: they have train_loss"):
         trimtab.transfer(pd.DataFrame(runs()), metric="test_loss")
-    for state, words in (("waiting", "36 cells of this line are not finished"), ("failed", "36 cells of this line failed")):
+    for state, words in (
+        ("waiting", "36 cells of this line are not finished"),
+        ("failed", "36 cells of this line failed"),
+    ):
         t = trimtab.transfer(pd.DataFrame(runs()).assign(state=state, train_loss=math.nan))
-        assert words in t.advice and "smaller" not in t.advice and not t.signatures and set(t.optima.status) == {"not finished"}
+        assert (
+            words in t.advice
+            and "smaller" not in t.advice
+            and not t.signatures
+            and set(t.optima.status) == {"not finished"}
+        )
     table = pd.DataFrame(runs()).assign(scheme="mup")
     table.loc[table.depth == 8, ["state", "train_loss"]] = "waiting", math.nan
     t = trimtab.transfer(table)  # what has not run yet is not said to diverge
@@ -315,33 +388,59 @@ def test_what_was_not_measured_is_not_called_unstable():
 
 
 def test_rates_are_always_on_a_log_axis():
-    table = pd.DataFrame([r | {"lr": 0.01 * (8 + math.log2(r["lr"]))} for r in runs()])  # 0.02, 0.03, ... evenly spaced
-    assert trimtab.transfer(table).axis == "log2" and trimtab.transfer(table[table.lr < 0.035]).optima.low.tolist() == [0.0] * 3
+    table = pd.DataFrame(
+        [r | {"lr": 0.01 * (8 + math.log2(r["lr"]))} for r in runs()]
+    )  # 0.02, 0.03, ... evenly spaced
+    assert (
+        trimtab.transfer(table).axis == "log2"
+        and trimtab.transfer(table[table.lr < 0.035]).optima.low.tolist() == [0.0] * 3
+    )
 
 
 @pytest.mark.parametrize("size", [1e-300, 1e-6, 1e6, 1e300])
 def test_losses_of_any_size(size):
     table = pd.DataFrame(runs())
     a, b = trimtab.transfer(table), trimtab.transfer(table.assign(train_loss=table.train_loss * size))
-    assert a.verdict == b.verdict and np.allclose(a.drift[:3], b.drift[:3]) and np.allclose(a.regret.regret * size, b.regret.regret)
+    assert (
+        a.verdict == b.verdict
+        and np.allclose(a.drift[:3], b.drift[:3])
+        and np.allclose(a.regret.regret * size, b.regret.regret)
+    )
 
 
 def test_equal_losses_say_nothing():
     t = trimtab.transfer(pd.DataFrame(runs()).assign(train_loss=1.0))
-    assert t.verdict == "cannot tell" and math.isnan(t.drift.slope) and math.isinf(t.drift.low) and math.isinf(t.drift.high)
+    assert (
+        t.verdict == "cannot tell"
+        and math.isnan(t.drift.slope)
+        and math.isinf(t.drift.low)
+        and math.isinf(t.drift.high)
+    )
 
 
 def test_noise_in_proportion_is_fitted_on_the_log_scale():
     draw = np.random.default_rng(0)
     rows = [
-        dict(state="done", scheme="sp", width=8, depth=d, seed=s, lr=2.0**x, train_loss=curve("cliff", np.array([x]), -3.0)[0] * math.exp(0.2 * draw.standard_normal()))
+        dict(
+            state="done",
+            scheme="sp",
+            width=8,
+            depth=d,
+            seed=s,
+            lr=2.0**x,
+            train_loss=curve("cliff", np.array([x]), -3.0)[0] * math.exp(0.2 * draw.standard_normal()),
+        )
         for d in (2, 4, 8, 16)
         for x in np.arange(-7, 0, 0.5)
         for s in range(3)
     ]
     t = trimtab.transfer(pd.DataFrame(rows))
     assert t.verdict == "transfers" and any("logarithm" in n for n in t.notes)
-    assert (t.optima["log2"] + 3).abs().max() < 0.5 and (t.regret.regret >= 0).all() and (t.regret.regret < 0.05).all()
+    assert (
+        (t.optima["log2"] + 3).abs().max() < 0.5
+        and (t.regret.regret >= 0).all()
+        and (t.regret.regret < 0.05).all()
+    )
     assert not trimtab.transfer(pd.DataFrame(runs())).notes
 
 
@@ -356,7 +455,10 @@ def test_a_common_skew_is_no_drift():
     assert together.high - together.low < 0.95 * (apart.high - apart.low)
 
 
-@pytest.mark.parametrize(("d", "least"), [((0.1, 0.0, 0.26), 1), ((0.17, 0.08, 0.27), 1), ((0.3, -0.01, 0.6), 1), ((0.0, -0.3, 0.1), 1)])
+@pytest.mark.parametrize(
+    ("d", "least"),
+    [((0.1, 0.0, 0.26), 1), ((0.17, 0.08, 0.27), 1), ((0.3, -0.01, 0.6), 1), ((0.0, -0.3, 0.1), 1)],
+)
 def test_more_is_a_number_of_runs(d, least):
     assert more(Drift(*d), 100) >= least
 
@@ -366,30 +468,59 @@ def test_a_rate_that_one_seed_does_not_survive_is_not_stable():
     lost = (table.lr > 2.0**-3) | ((table.lr == 2.0**-3) & (table.seed == 1))  # at the best rate one of two
     table.loc[lost, ["state", "train_loss"]] = "diverged", math.nan
     t = trimtab.transfer(table)
-    assert (t.optima.stable_max == 2.0**-4).all() and (t.optima.status == "last stable").all() and (t.optima.high == 2.0**-3).all()
+    assert (
+        (t.optima.stable_max == 2.0**-4).all()
+        and (t.optima.status == "last stable").all()
+        and (t.optima.high == 2.0**-3).all()
+    )
 
 
 def test_optima_that_scatter_widen_the_drift():
     rows = [
-        dict(state="done", scheme="sp", width=8, depth=d, seed=s, lr=2.0**x, train_loss=1 + 0.1 * (x + 3 - off) ** 2 + 0.005 * math.sin(17 * d + 7 * x + 3 * s))
+        dict(
+            state="done",
+            scheme="sp",
+            width=8,
+            depth=d,
+            seed=s,
+            lr=2.0**x,
+            train_loss=1 + 0.1 * (x + 3 - off) ** 2 + 0.005 * math.sin(17 * d + 7 * x + 3 * s),
+        )
         for d, off in zip((2, 4, 8, 16, 32), (0.4, -0.5, 0.5, -0.4, 0.3), strict=True)
         for x in np.arange(-6, 0, 0.5)
         for s in range(3)
     ]
     t = trimtab.transfer(pd.DataFrame(rows))
-    assert t.drift.scatter > 0.2 and t.verdict == "cannot tell" and t.more is None and "scatter about a line" in t.advice
-    assert min(-t.drift.low, t.drift.high) > 1.9 * t.drift.scatter / math.sqrt(10)  # 95 % of five optima that scatter so
+    assert (
+        t.drift.scatter > 0.2
+        and t.verdict == "cannot tell"
+        and t.more is None
+        and "scatter about a line" in t.advice
+    )
+    assert min(-t.drift.low, t.drift.high) > 1.9 * t.drift.scatter / math.sqrt(
+        10
+    )  # 95 % of five optima that scatter so
 
 
 @pytest.mark.parametrize("gap", [0.0, 0.1])
 def test_a_base_too_narrow_is_named(gap):
     rows = [
-        dict(state="done", scheme="mup", width=w, depth=4, seed=s, lr=2.0**x, train_loss=1 + gap * 32 / w + 0.1 * (x + 3) ** 2 + 0.02 * math.sin(w + 5 * x + 3 * s))
+        dict(
+            state="done",
+            scheme="mup",
+            width=w,
+            depth=4,
+            seed=s,
+            lr=2.0**x,
+            train_loss=1 + gap * 32 / w + 0.1 * (x + 3) ** 2 + 0.02 * math.sin(w + 5 * x + 3 * s),
+        )
         for w in (32, 64, 128)
         for x in range(-6, 0)
         for s in range(4)
     ]
-    named = [s for s in trimtab.transfer(pd.DataFrame(rows), over="width").signatures if "finite-width gap" in s]
+    named = [
+        s for s in trimtab.transfer(pd.DataFrame(rows), over="width").signatures if "finite-width gap" in s
+    ]
     assert len(named) == (gap > 0) and all("-0.05" in s for s in named)
 
 
@@ -422,7 +553,15 @@ def test_seeds_that_disagree_as_wholes_widen_the_drift(apart, wider):
     """One seed's curve lies left, another's right: a seed is one draw, however many rates it was run at."""
     draw = np.random.default_rng(1)
     rows = [
-        dict(state="done", scheme="sp", width=8, depth=d, seed=s, lr=2.0**x, train_loss=1 + 0.1 * (x + 3 - apart * (s - 1)) ** 2 + 0.03 * draw.standard_normal())
+        dict(
+            state="done",
+            scheme="sp",
+            width=8,
+            depth=d,
+            seed=s,
+            lr=2.0**x,
+            train_loss=1 + 0.1 * (x + 3 - apart * (s - 1)) ** 2 + 0.03 * draw.standard_normal(),
+        )
         for d in (2, 4, 8)
         for x in np.arange(-6.5, 0.5, 0.25)
         for s in range(3)
@@ -436,7 +575,15 @@ def test_a_random_search_is_fitted_too():
     f = fit(x, 1 + 0.1 * (x + 2.6) ** 2 + 0.05 * draw.standard_normal(400), np.arange(400))
     assert f.low < -2.6 < f.high and f.high - f.low < 0.3 and f.rates <= 40
     rows = [
-        dict(state="done", scheme="sp", width=8, depth=d, seed=i, lr=2.0**v, train_loss=1 + 0.1 * (v + 3) ** 2 + 0.05 * draw.standard_normal())
+        dict(
+            state="done",
+            scheme="sp",
+            width=8,
+            depth=d,
+            seed=i,
+            lr=2.0**v,
+            train_loss=1 + 0.1 * (v + 3) ** 2 + 0.05 * draw.standard_normal(),
+        )
         for d in (2, 4, 8, 16)
         for i, v in enumerate(draw.uniform(-7, 0, 60))
     ]
@@ -447,7 +594,9 @@ def test_a_random_search_is_fitted_too():
 @pytest.mark.parametrize("step", [0.1, 1 / 3, 0.7, math.log2(3)])
 def test_any_grid_of_rates(step):
     """Places of the minimum come from two grids: what they share must be one place, whatever the step rounds to."""
-    x, y, seed = line_of(lambda x: 1 + 0.1 * ((x + 2.1) / step) ** 2, x=-2.1 + step * np.arange(-6, 7), noise=0.02)
+    x, y, seed = line_of(
+        lambda x: 1 + 0.1 * ((x + 2.1) / step) ** 2, x=-2.1 + step * np.arange(-6, 7), noise=0.02
+    )
     f = fit(x, y, seed)
     assert np.diff(f.grid).min() > step / 40 and f.low < -2.1 < f.high
     assert drift([f, f], [0.0, 1.0]).low < 0 < drift([f, f], [0.0, 1.0]).high

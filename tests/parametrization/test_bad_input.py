@@ -33,7 +33,9 @@ def test_all_faults_at_once():
 
 
 def test_example_that_does_not_run():
-    refused(StructureError, "must run through the model", build(32, 2), build(16, 2), example=torch.randn(2, 99))
+    refused(
+        StructureError, "must run through the model", build(32, 2), build(16, 2), example=torch.randn(2, 99)
+    )
 
 
 def test_empty_example():
@@ -76,7 +78,11 @@ def test_outputs_of_any_container_are_fine():
         def forward(self, x):
             return Output(super().forward(x), "hi")
 
-    p = trimtab.parametrize(Wrapped(32, [Block(fc=nn.Linear(32, 32))]), Wrapped(16, [Block(fc=nn.Linear(16, 16))]), example={"x": X})
+    p = trimtab.parametrize(
+        Wrapped(32, [Block(fc=nn.Linear(32, 32))]),
+        Wrapped(16, [Block(fc=nn.Linear(16, 16))]),
+        example={"x": X},
+    )
     assert p["head.weight"].role == "readout"
 
 
@@ -110,7 +116,14 @@ def test_integer_buffers_and_parameters_do_no_harm():
 
 
 def test_override_that_matches_nothing():
-    text = refused(InputError, "matches no parameter", build(32, 2), build(16, 2), example=X, overrides={"haed.*": "readout", "stem.*": "wizard", "head.*": {"speed": 1, "lr": -1}})
+    text = refused(
+        InputError,
+        "matches no parameter",
+        build(32, 2),
+        build(16, 2),
+        example=X,
+        overrides={"haed.*": "readout", "stem.*": "wizard", "head.*": {"speed": 1, "lr": -1}},
+    )
     assert all(word in text for word in ("haed", "wizard", "speed", "lr"))
 
 
@@ -122,7 +135,9 @@ def test_sizes_that_are_no_width():
     text = refused(StructureError, "vocabulary", sized(32, 22), sized(16), example=ids)
     assert "11" in text and "22" in text
     refused(StructureError, "classes", sized(32, 11, 10), sized(16), example=ids)
-    p = trimtab.parametrize(sized(32, 22, 10), sized(16), example=ids, overrides={"0.weight": "input", "3.weight": "readout"})
+    p = trimtab.parametrize(
+        sized(32, 22, 10), sized(16), example=ids, overrides={"0.weight": "input", "3.weight": "readout"}
+    )
     assert (p["0.weight"].m_in, p["3.weight"].m_out) == (1.0, 1.0)
     experts = CASES["mixture-of-experts"]
 
@@ -138,7 +153,11 @@ def test_positions_that_differ():
     class Positions(nn.Module):
         def __init__(self, n, t):
             super().__init__()
-            self.embed, self.pos, self.head = nn.Linear(6, n), nn.Parameter(torch.randn(t, n)), nn.Linear(n, 5)
+            self.embed, self.pos, self.head = (
+                nn.Linear(6, n),
+                nn.Parameter(torch.randn(t, n)),
+                nn.Linear(n, 5),
+            )
 
         def forward(self, x):
             return self.head(torch.tanh(self.embed(x) + self.pos[: len(x)]))

@@ -39,7 +39,9 @@ def test_every_factor_is_one_at_base_size(name, scheme):
     case = CASES[name]
     model = case.build(16, 2)
     before = state(model)
-    p = trimtab.parametrize(model, case.build(16, 2), scheme=scheme, example=case.example, overrides=case.overrides)
+    p = trimtab.parametrize(
+        model, case.build(16, 2), scheme=scheme, example=case.example, overrides=case.overrides
+    )
     assert equal(before, state(model))
     for row in p.rows.values():
         assert (row.init, row.u, row.s, row.rescale, row.fold) == (1.0, 1.0, 1.0, 1.0, 1.0)
@@ -62,7 +64,9 @@ def test_twenty_steps_at_base_are_plain_torch_bit_for_bit(opt, clip):
             out = m(IDS)
             F.cross_entropy(out.flatten(0, 1), IDS.flatten()).backward()
         if clip:
-            assert torch.equal(p.clip_grad_norm_(0.5), torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.5))
+            assert torch.equal(
+                p.clip_grad_norm_(0.5), torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.5)
+            )
         ours.step()
         theirs.step()
     assert equal(state(model), state(plain))
@@ -90,14 +94,18 @@ def test_never_scales_twice(name, scheme, tmp_path):
     """The model itself, its deepcopy and its reload: refused or unchanged."""
     case = CASES[name]
     model = case.build(32, 4)
-    trimtab.parametrize(model, case.build(16, 2), scheme=scheme, example=case.example, overrides=case.overrides)
+    trimtab.parametrize(
+        model, case.build(16, 2), scheme=scheme, example=case.example, overrides=case.overrides
+    )
     once = state(model)
     torch.save(model.state_dict(), tmp_path / "model.pt")
     reloaded = case.build(32, 4)
     reloaded.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
     for again in (model, copy.deepcopy(model), reloaded):
         try:
-            trimtab.parametrize(again, case.build(16, 2), scheme=scheme, example=case.example, overrides=case.overrides)
+            trimtab.parametrize(
+                again, case.build(16, 2), scheme=scheme, example=case.example, overrides=case.overrides
+            )
         except trimtab.StructureError as refused:
             assert "must be known" in str(refused)
         assert equal(once, state(again))
@@ -116,7 +124,9 @@ def test_never_scales_twice_whichever_experts_are_visited(seed):
     once = state(model)
     q = trimtab.parametrize(model, base, example=case.example)
     assert equal(once, state(model))
-    assert {n: (r.place, r.init, r.u, r.s) for n, r in p.rows.items()} == {n: (r.place, r.init, r.u, r.s) for n, r in q.rows.items()}
+    assert {n: (r.place, r.init, r.u, r.s) for n, r in p.rows.items()} == {
+        n: (r.place, r.init, r.u, r.s) for n, r in q.rows.items()
+    }
 
 
 def test_a_half_parametrized_model_is_refused():
@@ -156,7 +166,12 @@ class WithAuxiliaryHead(nn.Module):
 
     def __init__(self, n):
         super().__init__()
-        self.stem, self.norm, self.head, self.extra = nn.Linear(6, n), nn.BatchNorm1d(n), nn.Linear(n, 5), nn.Linear(n, 5)
+        self.stem, self.norm, self.head, self.extra = (
+            nn.Linear(6, n),
+            nn.BatchNorm1d(n),
+            nn.Linear(n, 5),
+            nn.Linear(n, 5),
+        )
 
     def forward(self, x):
         h = torch.relu(self.norm(self.stem(x)))

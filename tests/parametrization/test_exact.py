@@ -89,8 +89,20 @@ class Transformer(nn.Module):
         self.pos = nn.Parameter(0.5 * torch.randn(1, 5, n))
         self.blocks = nn.ModuleList()
         for _ in range(depth):
-            block = nn.ModuleDict(dict(n1=nn.LayerNorm(n), n2=nn.LayerNorm(n), out=nn.Linear(n, n), up=nn.Linear(n, 3 * n), down=nn.Linear(3 * n, n)))
-            block.update(dict(qkv=nn.Linear(n, 3 * n)) if packed else dict(q=nn.Linear(n, n), k=nn.Linear(n, n), v=nn.Linear(n, n)))
+            block = nn.ModuleDict(
+                dict(
+                    n1=nn.LayerNorm(n),
+                    n2=nn.LayerNorm(n),
+                    out=nn.Linear(n, n),
+                    up=nn.Linear(n, 3 * n),
+                    down=nn.Linear(3 * n, n),
+                )
+            )
+            block.update(
+                dict(qkv=nn.Linear(n, 3 * n))
+                if packed
+                else dict(q=nn.Linear(n, n), k=nn.Linear(n, n), v=nn.Linear(n, n))
+            )
             self.blocks.append(block)
         self.norm = nn.LayerNorm(n)
         self.head = nn.Linear(n, 11, bias=not tied)
@@ -107,7 +119,11 @@ class Transformer(nn.Module):
         h = self.embed(ids) + self.pos
         for b in self.blocks:
             z = b["n1"](h)
-            q, k, v = lin(b["qkv"], z).chunk(3, -1) if self.packed else (lin(b["q"], z), lin(b["k"], z), lin(b["v"], z))
+            q, k, v = (
+                lin(b["qkv"], z).chunk(3, -1)
+                if self.packed
+                else (lin(b["q"], z), lin(b["k"], z), lin(b["v"], z))
+            )
             q, k, v = (t.unflatten(-1, (2, self.d)).transpose(1, 2) for t in (q, k, v))
             scores = q @ k.transpose(-1, -2) * (self.d**-0.5 * c["scores"])
             z = (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
@@ -141,7 +157,9 @@ def effective(name, kind, m, m_L, alpha):
     is_tail = (tail in name.split(".")) if tail else any(part in ("out", "down") for part in name.split("."))
     in_block = any(part in name for part in ("first", "second", "conv1", "conv2", "norm1", "norm2", "blocks"))
     a, u, s = 1.0, 1.0, 1 / m
-    is_matrix = name.endswith("weight") and not any(x in name for x in ("norm", ".n1.", ".n2.", "embed", "stem"))
+    is_matrix = name.endswith("weight") and not any(
+        x in name for x in ("norm", ".n1.", ".n2.", "embed", "stem")
+    )
     if is_matrix and in_block:
         a, u, s = m**-0.5, 1 / m, 1 / m
     if name == "head.weight":
@@ -161,7 +179,9 @@ def reference_groups(model, kind, m, m_L, alpha, cls, hyper):
         group = dict(params=[p])
         if cls is torch.optim.SGD:
             block = any(x in name for x in ("first", "second", "conv", "norm1", "norm2", "blocks"))
-            rate = 1 / (s / u) / a**2 if name == "head.bias" else m * (m_L ** (2 * alpha - 1) if block else 1.0)
+            rate = (
+                1 / (s / u) / a**2 if name == "head.bias" else m * (m_L ** (2 * alpha - 1) if block else 1.0)
+            )
             group |= dict(lr=hyper["lr"] * rate, weight_decay=hyper.get("weight_decay", 0) / rate)
         else:
             rate = u / a
@@ -188,10 +208,14 @@ def loss_of(model, kind, step):
     return F.cross_entropy(out.reshape(-1, out.shape[-1]), y.reshape(-1)), out
 
 
-RUNS = [("depth-mup", opt, clip) for opt in OPTIMIZERS for clip in (None, 0.3)] + [("completep", opt, None) for opt in ("nesterov-l2", "adamw")]
+RUNS = [("depth-mup", opt, clip) for opt in OPTIMIZERS for clip in (None, 0.3)] + [
+    ("completep", opt, None) for opt in ("nesterov-l2", "adamw")
+]
 
 
-@pytest.mark.parametrize(("scheme", "opt", "clip"), RUNS, ids=[f"{s}-{o}{'-clip' * bool(c)}" for s, o, c in RUNS])
+@pytest.mark.parametrize(
+    ("scheme", "opt", "clip"), RUNS, ids=[f"{s}-{o}{'-clip' * bool(c)}" for s, o, c in RUNS]
+)
 @pytest.mark.parametrize("kind", CASES)
 def test_folded_training_is_the_explicit_network(kind, opt, scheme, clip):
     build, n0, n, L0, L, options = CASES[kind]

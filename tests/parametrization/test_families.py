@@ -45,9 +45,19 @@ NUMBERS = {
         "model.layers.0.post_attention_layernorm.weight": TAIL_NORM,
         "model.layers.0.mlp.down_proj.weight": INNER,
     },
-    "qwen3": {"model.layers.0.self_attn.q_norm.weight": (R, R * R, R / 2 / R), "model.layers.0.self_attn.q_proj.weight": INNER},
-    "mixtral": {"model.layers.0.mlp.gate.weight": (1 / 2, R / 2, R), "model.layers.0.mlp.experts.down_proj": TAIL, "model.layers.0.mlp.experts.gate_up_proj": INNER},
-    "granite": {"model.layers.0.self_attn.q_proj.weight": UNSCALED_QUERY, "model.layers.0.self_attn.o_proj.weight": TAIL},
+    "qwen3": {
+        "model.layers.0.self_attn.q_norm.weight": (R, R * R, R / 2 / R),
+        "model.layers.0.self_attn.q_proj.weight": INNER,
+    },
+    "mixtral": {
+        "model.layers.0.mlp.gate.weight": (1 / 2, R / 2, R),
+        "model.layers.0.mlp.experts.down_proj": TAIL,
+        "model.layers.0.mlp.experts.gate_up_proj": INNER,
+    },
+    "granite": {
+        "model.layers.0.self_attn.q_proj.weight": UNSCALED_QUERY,
+        "model.layers.0.self_attn.o_proj.weight": TAIL,
+    },
     "t5": {
         "shared.weight": EMBED,
         "decoder.final_layer_norm.weight": (R, R, R),
@@ -58,10 +68,22 @@ NUMBERS = {
         "albert.encoder.albert_layer_groups.0.albert_layers.0.ffn.weight": (R, 1 / 2, 1 / 2),
         "albert.encoder.albert_layer_groups.0.albert_layers.0.ffn_output.weight": (R / 2, 1 / 4, 1),
     },
-    "bert": {"bert.encoder.layer.0.attention.output.LayerNorm.weight": (1, 1 / 2, 1 / 2), "bert.encoder.layer.3.output.LayerNorm.weight": (1, 1 / 2, 1 / 2)},
-    "dinov2": {"dinov2.encoder.layer.0.layer_scale1.lambda1": TAIL_NORM, "dinov2.encoder.layer.0.mlp.fc2.weight": INNER},
-    "mamba": {"backbone.layers.0.mixer.x_proj.weight": (1 / 2, R / 2, R), "backbone.layers.0.mixer.conv1d.weight": ONE_NORM, "backbone.layers.0.mixer.A_log": ONE_NORM},
-    "convnext": {"convnext.encoder.stages.0.layers.0.dwconv.weight": (1, 1, 1 / 4)},  # LayerScale 1e-6: alpha = 1 before it
+    "bert": {
+        "bert.encoder.layer.0.attention.output.LayerNorm.weight": (1, 1 / 2, 1 / 2),
+        "bert.encoder.layer.3.output.LayerNorm.weight": (1, 1 / 2, 1 / 2),
+    },
+    "dinov2": {
+        "dinov2.encoder.layer.0.layer_scale1.lambda1": TAIL_NORM,
+        "dinov2.encoder.layer.0.mlp.fc2.weight": INNER,
+    },
+    "mamba": {
+        "backbone.layers.0.mixer.x_proj.weight": (1 / 2, R / 2, R),
+        "backbone.layers.0.mixer.conv1d.weight": ONE_NORM,
+        "backbone.layers.0.mixer.A_log": ONE_NORM,
+    },
+    "convnext": {
+        "convnext.encoder.stages.0.layers.0.dwconv.weight": (1, 1, 1 / 4)
+    },  # LayerScale 1e-6: alpha = 1 before it
 }
 
 
@@ -84,10 +106,14 @@ def test_family(name):
             continue
         q, twin = q.detach() + float(row.offset), twin.detach() + float(row.offset)
         ratio = q.norm() / math.sqrt(q.numel()) / (twin.norm() / math.sqrt(twin.numel()))
-        assert abs(math.log(ratio / row.init)) < 5 * math.sqrt(0.5 / q.numel() + 0.5 / twin.numel()) + 1e-6, parameter
+        assert abs(math.log(ratio / row.init)) < 5 * math.sqrt(0.5 / q.numel() + 0.5 / twin.numel()) + 1e-6, (
+            parameter
+        )
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama-gqa", "gemma2", "qwen3", "mixtral", "t5", "vit", "resnet", "mamba"])
+@pytest.mark.parametrize(
+    "name", ["gpt2", "llama-gqa", "gemma2", "qwen3", "mixtral", "t5", "vit", "resnet", "mamba"]
+)
 def test_family_on_meta(name):
     """Planned without weights, applied when they are there."""
     build, example, _, _ = FAMILIES[name]
@@ -100,7 +126,9 @@ def test_family_on_meta(name):
     planned.apply(model)
     for parameter, row in real.rows.items():
         other = planned[parameter]
-        assert (row.role, row.place, row.init, row.u, row.s, row.rescale) == pytest.approx((other.role, other.place, other.init, other.u, other.s, other.rescale)), parameter
+        assert (row.role, row.place, row.init, row.u, row.s, row.rescale) == pytest.approx(
+            (other.role, other.place, other.init, other.u, other.s, other.rescale)
+        ), parameter
 
 
 def test_attention_pooling_by_a_learned_query():
@@ -108,7 +136,14 @@ def test_attention_pooling_by_a_learned_query():
     import transformers as T
 
     def build(n, L):
-        sizes = dict(hidden_size=n, intermediate_size=2 * n, num_hidden_layers=L, num_attention_heads=4, image_size=32, patch_size=8)
+        sizes = dict(
+            hidden_size=n,
+            intermediate_size=2 * n,
+            num_hidden_layers=L,
+            num_attention_heads=4,
+            image_size=32,
+            patch_size=8,
+        )
         return T.SiglipForImageClassification(T.SiglipConfig(vision_config=sizes))
 
     p = trimtab.parametrize(build(64, 4), build(32, 2), example=FAMILIES["vit"][1], apply=False)
@@ -165,7 +200,10 @@ def test_reloaded_is_the_same_model(tmp_path):
     again = type(model).from_pretrained(tmp_path).eval()
     assert torch.equal(model(IDS).logits, again(IDS).logits)
     q = trimtab.Parametrization.from_json((tmp_path / "trimtab.json").read_text())
-    a, b = trained(model, p.optimizer(torch.optim.AdamW, lr=1e-3)), trained(again, q.optimizer(torch.optim.AdamW, lr=1e-3, model=again))
+    a, b = (
+        trained(model, p.optimizer(torch.optim.AdamW, lr=1e-3)),
+        trained(again, q.optimizer(torch.optim.AdamW, lr=1e-3, model=again)),
+    )
     assert all(torch.equal(a[k], b[k]) for k in a)
 
 
@@ -179,7 +217,15 @@ def test_trainer_with_the_optimizer_handed_over(tmp_path):
     p = trimtab.parametrize(model, build(32, 2), example=dict(input_ids=IDS))
     data = [dict(input_ids=row, labels=row) for row in IDS for _ in range(4)]
     args = T.TrainingArguments(
-        str(tmp_path), max_steps=3, per_device_train_batch_size=2, report_to=[], save_strategy="no", logging_strategy="no", use_cpu=True, lr_scheduler_type="cosine", warmup_steps=1
+        str(tmp_path),
+        max_steps=3,
+        per_device_train_batch_size=2,
+        report_to=[],
+        save_strategy="no",
+        logging_strategy="no",
+        use_cpu=True,
+        lr_scheduler_type="cosine",
+        warmup_steps=1,
     )
     optimizer = p.optimizer(torch.optim.AdamW, lr=1e-3, weight_decay=0.1)
     before = {n: q.detach().clone() for n, q in model.named_parameters()}

@@ -13,7 +13,13 @@ import trimtab
 
 pytestmark = pytest.mark.slow
 
-QUICK = {("gpt2", "width", "depth-mup"), ("llama", "depth", "depth-mup"), ("llama", "depth", "completep"), ("llama", "width", "sp"), ("llama", "depth", "sp")}
+QUICK = {
+    ("gpt2", "width", "depth-mup"),
+    ("llama", "depth", "depth-mup"),
+    ("llama", "depth", "completep"),
+    ("llama", "width", "sp"),
+    ("llama", "depth", "sp"),
+}
 
 
 def every(*runs):
@@ -21,7 +27,9 @@ def every(*runs):
     return [case if case in QUICK else pytest.param(*case, marks=pytest.mark.full) for case in cases]
 
 
-@pytest.mark.parametrize(("name", "axis", "scheme"), every(("width", "depth-mup"), ("depth", "depth-mup"), ("depth", "completep")))
+@pytest.mark.parametrize(
+    ("name", "axis", "scheme"), every(("width", "depth-mup"), ("depth", "depth-mup"), ("depth", "completep"))
+)
 def test_flat(name, axis, scheme):
     found = slopes(name, WIDTHS if axis == "width" else DEPTHS, scheme)
     assert found.abs().max() <= 0.15, found
@@ -33,10 +41,18 @@ def test_plain_torch_is_not_flat(name, axis, scheme):
     assert not found.abs().max() <= 0.3, found  # diverged counts too
 
 
-@pytest.mark.parametrize(("name", "choices", "said"), [("llama", {}, False), ("llama", dict(embeddings=1.0), True), ("gemma2", dict(gain=1.0), True)])
+@pytest.mark.parametrize(
+    ("name", "choices", "said"),
+    [("llama", {}, False), ("llama", dict(embeddings=1.0), True), ("gemma2", dict(gain=1.0), True)],
+)
 def test_a_base_made_by_its_branches_is_named(name, choices, said):
     """At alpha = 1 the random part of the branches falls with depth; at 1/2 it does not."""
     build = BUILDS[name][0]
-    notes = {s: trimtab.parametrize(build(64, 4, **choices), build(64, 2, **choices), scheme=s, example=dict(input_ids=IDS[:2])).notes for s in ("completep", "depth-mup")}
+    notes = {
+        s: trimtab.parametrize(
+            build(64, 4, **choices), build(64, 2, **choices), scheme=s, example=dict(input_ids=IDS[:2])
+        ).notes
+        for s in ("completep", "depth-mup")
+    }
     assert any("random part" in note for note in notes["completep"]) == said
     assert not any("random part" in note for note in notes["depth-mup"])

@@ -22,7 +22,9 @@ pytestmark = pytest.mark.slow
 
 RUNS = {"adamw": (torch.optim.AdamW, 1e-3), "sgd": (torch.optim.SGD, 0.1)}
 PROBE = torch.randn(64, X.shape[1], generator=torch.Generator().manual_seed(5))
-LABELS = (PROBE @ torch.randn(X.shape[1], 5, generator=torch.Generator().manual_seed(6))).argmax(-1)  # to be learned, not noise
+LABELS = (PROBE @ torch.randn(X.shape[1], 5, generator=torch.Generator().manual_seed(6))).argmax(
+    -1
+)  # to be learned, not noise
 MODELS = {"residual-mlp": ("head", PROBE), "pre-norm-transformer": ("norm", IDS)}
 STEPS, SEEDS = 5, 3
 
@@ -42,7 +44,9 @@ def change(name, size, base, scheme, opt, seed):
     p = trimtab.parametrize(model, small, scheme=scheme, example=probe)
     optimizer = p.optimizer(cls, lr=lr)
     seen = {}
-    handle = getattr(model, before_head).register_forward_pre_hook(lambda _, args: seen.update(stream=args[0]))
+    handle = getattr(model, before_head).register_forward_pre_hook(
+        lambda _, args: seen.update(stream=args[0])
+    )
 
     def look():
         with torch.no_grad():
@@ -62,7 +66,10 @@ def change(name, size, base, scheme, opt, seed):
 
 def slopes(name, sizes, scheme, opt):
     """Slope per step and quantity of log change against log size (four sizes, x 1 2 4 8)."""
-    rows = [torch.stack([change(name, size, sizes[0], scheme, opt, seed) for seed in range(SEEDS)]).mean(0).log() for size in sizes]
+    rows = [
+        torch.stack([change(name, size, sizes[0], scheme, opt, seed) for seed in range(SEEDS)]).mean(0).log()
+        for size in sizes
+    ]
     x = torch.tensor([math.log(2.0) * i for i in range(len(sizes))])
     x = x - x.mean()
     return (torch.stack(rows) * x[:, None, None]).sum(0) / x.square().sum()
@@ -74,7 +81,9 @@ DEPTHS = [(48, 3 * k) for k in (1, 2, 4, 8)]
 
 @pytest.mark.parametrize("opt", RUNS)
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize(("axis", "scheme"), [("width", "depth-mup"), ("depth", "depth-mup"), ("depth", "completep")])
+@pytest.mark.parametrize(
+    ("axis", "scheme"), [("width", "depth-mup"), ("depth", "depth-mup"), ("depth", "completep")]
+)
 def test_flat(name, axis, scheme, opt):
     found = slopes(name, WIDTHS if axis == "width" else DEPTHS, scheme, opt)
     assert found.abs().max() <= 0.15, found

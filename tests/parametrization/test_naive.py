@@ -48,9 +48,15 @@ def test_conv1d_orientation():
     import transformers
 
     def build(inner):
-        return transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=64, n_positions=16, n_embd=32, n_layer=2, n_head=4, n_inner=inner))
+        return transformers.GPT2LMHeadModel(
+            transformers.GPT2Config(
+                vocab_size=64, n_positions=16, n_embd=32, n_layer=2, n_head=4, n_inner=inner
+            )
+        )
 
-    p = trimtab.parametrize(build(256), build(128), example=dict(input_ids=torch.zeros(1, 8, dtype=torch.long)))
+    p = trimtab.parametrize(
+        build(256), build(128), example=dict(input_ids=torch.zeros(1, 8, dtype=torch.long))
+    )
     up, down = p["transformer.h.0.mlp.c_fc.weight"], p["transformer.h.0.mlp.c_proj.weight"]
     naive_up, naive_down = 0.5, 1.0  # fan-in read from the second stored dimension, as for nn.Linear
     assert (up.u, down.u) == (1.0, 0.5) and (up.u, down.u) != (naive_up, naive_down)
@@ -81,7 +87,9 @@ def test_own_residual_multipliers():
             return self.b(h)
 
     x = torch.randn(4, 8)
-    own, none = (trimtab.parametrize(Net(64, 8, o), Net(64, 4, o), example=x)["blocks.0.weight"] for o in (True, False))
+    own, none = (
+        trimtab.parametrize(Net(64, 8, o), Net(64, 4, o), example=x)["blocks.0.weight"] for o in (True, False)
+    )
     naive, right = R, 1.0
     assert close(own.init, right) and not close(own.init, naive) and close(none.init, naive)
 
@@ -93,7 +101,9 @@ def test_gains_stored_as_one_plus_w():
     trimtab.parametrize(model, build(32, 2), example=example)
     stored = dict(model.named_parameters())["model.layers.0.post_attention_layernorm.weight"]
     naive, right = 0.0, R - 1.0
-    assert torch.allclose(stored, torch.full_like(stored, right)) and not torch.allclose(stored, torch.full_like(stored, naive))
+    assert torch.allclose(stored, torch.full_like(stored, right)) and not torch.allclose(
+        stored, torch.full_like(stored, naive)
+    )
 
 
 class Attention(nn.Module):
@@ -113,7 +123,9 @@ class Attention(nn.Module):
         return self.head(h + self.o(mixed.transpose(1, 2).flatten(2)))
 
 
-@pytest.mark.parametrize(("power", "right"), [(0.5, R), (1.0, 1.0), (0.0, 0.5)], ids=["over sqrt(d)", "over d already", "no scale"])
+@pytest.mark.parametrize(
+    ("power", "right"), [(0.5, R), (1.0, 1.0), (0.0, 0.5)], ids=["over sqrt(d)", "over d already", "no scale"]
+)
 def test_attention_scales(power, right):
     """Logits want 1/d: fold = wanted over what the model does itself. Naive: 2^-1/2 whatever the model does."""
     p = trimtab.parametrize(Attention(64, power), Attention(32, power), example=torch.randn(2, 5, 8))
@@ -126,8 +138,13 @@ def test_attention_scales(power, right):
 def test_shared_layers():
     """ALBERT uses one layer at every depth: its gradient is a sum over twice the uses, and its updates add up coherently (alpha = 1)."""
     row = family("albert")["albert.encoder.albert_layer_groups.0.albert_layers.0.ffn_output.weight"]
-    naive, right = (R * R, 1 / 4, 1 / 2), (R / 2, 1 / 4, 1.0)  # as a tail of its own at every depth, against a shared one
-    assert all(map(close, (row.init, row.u, row.s), right)) and not all(map(close, (row.init, row.u, row.s), naive))
+    naive, right = (
+        (R * R, 1 / 4, 1 / 2),
+        (R / 2, 1 / 4, 1.0),
+    )  # as a tail of its own at every depth, against a shared one
+    assert all(map(close, (row.init, row.u, row.s), right)) and not all(
+        map(close, (row.init, row.u, row.s), naive)
+    )
 
 
 def test_routers():

@@ -60,7 +60,9 @@ def test_muon_folds_for_powers_of_two():
     f = factors(family(torch.optim.Muon, {}), Scales().fold(0.5))
     hyper = dict(lr=0.02, weight_decay=0.1)
     a = trajectory(torch.optim.Muon, 1.0, hyper)
-    b = trajectory(torch.optim.Muon, 0.5, dict(lr=0.02 * f.lr, weight_decay=0.1 * f.weight_decay, eps=1e-7 * f.eps))
+    b = trajectory(
+        torch.optim.Muon, 0.5, dict(lr=0.02 * f.lr, weight_decay=0.1 * f.weight_decay, eps=1e-7 * f.eps)
+    )
     assert (a - b).abs().max() <= 1e-12 * a.abs().max()
 
 
@@ -74,7 +76,9 @@ class Lion(torch.optim.Optimizer):
             for p in group["params"]:
                 m = self.state[p].setdefault("m", torch.zeros_like(p))
                 b1, b2 = group["betas"]
-                p.mul_(1 - group["lr"] * group["weight_decay"]).sub_(group["lr"] * (b1 * m + (1 - b1) * p.grad).sign())
+                p.mul_(1 - group["lr"] * group["weight_decay"]).sub_(
+                    group["lr"] * (b1 * m + (1 - b1) * p.grad).sign()
+                )
                 m.mul_(b2).add_(p.grad, alpha=1 - b2)
 
 
@@ -113,7 +117,11 @@ def test_muon_beside_adamw():
     ids = [id(q) for o in (muon, adam) for g in o.param_groups for q in g["params"]]
     assert len(ids) == len(set(ids)) == len(list(model.parameters()))
     trained = {id(q) for g in muon.param_groups for q in g["params"]}
-    assert id(model.layers[0].up.weight) in trained and id(model.embed.weight) not in trained and id(model.head.weight) not in trained
+    assert (
+        id(model.layers[0].up.weight) in trained
+        and id(model.embed.weight) not in trained
+        and id(model.head.weight) not in trained
+    )
     p.check(muon)
     p.check(adam)
     for o in (muon, adam):
@@ -129,7 +137,9 @@ def test_muon_rate_by_hand(fn):
     p = trimtab.parametrize(lm(32, 2), lm(16, 2), example=IDS)
     f = p.factors(torch.optim.Muon, adjust_lr_fn=fn)
     up, down = f["layers.0.up.weight"]["lr"], f["layers.0.down.weight"]["lr"]
-    adj = {None: 1.0, "original": 1.0, "match_rms_adamw": 2**-0.5}[fn]  # shapes double, so only the second changes
+    adj = {None: 1.0, "original": 1.0, "match_rms_adamw": 2**-0.5}[
+        fn
+    ]  # shapes double, so only the second changes
     assert up == pytest.approx(0.5 * 2 * adj) and down == pytest.approx(0.5 * 2 * adj)
     assert f["layers.0.up.weight"]["weight_decay"] == pytest.approx(1 / up)
 
@@ -154,9 +164,18 @@ def test_groups_carry_the_factors():
 
 
 def test_overrides_of_numbers():
-    p = trimtab.parametrize(lm(), lm(16, 2), example=IDS, overrides={"*.bias": {"weight_decay": 0}, "head.weight": {"lr": 0.3, "init": 0.0}})
+    p = trimtab.parametrize(
+        lm(),
+        lm(16, 2),
+        example=IDS,
+        overrides={"*.bias": {"weight_decay": 0}, "head.weight": {"lr": 0.3, "init": 0.0}},
+    )
     f = p.factors(torch.optim.AdamW)
-    assert f["layers.0.up.bias"]["weight_decay"] == 0 and f["head.weight"]["lr"] == 0.3 and p["head.weight"].init == 0
+    assert (
+        f["layers.0.up.bias"]["weight_decay"] == 0
+        and f["head.weight"]["lr"] == 0.3
+        and p["head.weight"].init == 0
+    )
     assert f["layers.0.up.weight"]["weight_decay"] > 0
     o = p.optimizer(torch.optim.AdamW, lr=1e-3, weight_decay=0.1)
     p.check(o)
@@ -169,7 +188,9 @@ def test_lrs_and_check_with_schedulers():
     assert p.lrs(o, 2e-3) == pytest.approx([2 * g["lr"] for g in o.param_groups])
     for make in (
         lambda: torch.optim.lr_scheduler.CosineAnnealingLR(o, 10),
-        lambda: torch.optim.lr_scheduler.LambdaLR(o, lambda t: t / 10),  # lr = 0 at first: initial_lr is compared
+        lambda: torch.optim.lr_scheduler.LambdaLR(
+            o, lambda t: t / 10
+        ),  # lr = 0 at first: initial_lr is compared
         lambda: torch.optim.lr_scheduler.OneCycleLR(o, max_lr=p.lrs(o, 2e-3), total_steps=10),
     ):
         scheduler = make()
@@ -184,7 +205,12 @@ def test_lrs_and_check_with_schedulers():
         lambda o: [g.update(eps=1e-8) for g in o.param_groups],
         lambda o: [g.update(weight_decay=0.1) for g in o.param_groups],
         lambda o: (
-            [torch.optim.lr_scheduler.CosineAnnealingLR(o, 4, eta_min=5e-4).step() for _ in range(1) for _ in range(1)] + [g.update(lr=max(g["lr"], 5e-4)) for g in o.param_groups]
+            [
+                torch.optim.lr_scheduler.CosineAnnealingLR(o, 4, eta_min=5e-4).step()
+                for _ in range(1)
+                for _ in range(1)
+            ]
+            + [g.update(lr=max(g["lr"], 5e-4)) for g in o.param_groups]
         ),
     ):
         o = p.optimizer(torch.optim.AdamW, lr=1e-3, weight_decay=0.1)
@@ -232,7 +258,9 @@ def test_resume_from_json():
     assert q == p and q.differences(p) == [] and q.depth == 2.0 and q.branches == p.branches
     fresh = lm()
     fresh.load_state_dict(model.state_dict())
-    assert [g["lr"] for g in q.groups(torch.optim.AdamW, lr=1e-3, model=fresh)] == [g["lr"] for g in p.groups(torch.optim.AdamW, lr=1e-3)]
+    assert [g["lr"] for g in q.groups(torch.optim.AdamW, lr=1e-3, model=fresh)] == [
+        g["lr"] for g in p.groups(torch.optim.AdamW, lr=1e-3)
+    ]
     with pytest.raises(trimtab.InputError, match="pass model="):
         trimtab.Parametrization.from_json(p.to_json()).groups(torch.optim.AdamW, lr=1e-3)
     other = trimtab.parametrize(lm(32, 6), lm(16, 2), example=IDS)
@@ -272,7 +300,9 @@ def test_a_gain_stored_as_one_plus_w_refuses_decay():
     with pytest.raises(OptimizerError, match=r"1 \+ w"):
         p.groups(torch.optim.AdamW, lr=1e-3, weight_decay=0.1)
     p.groups(torch.optim.AdamW, lr=1e-3, weight_decay=0.0)
-    p = trimtab.parametrize(case.build(16, 4), case.build(16, 2), example=X, overrides={"*.norm.weight": {"weight_decay": 0}})
+    p = trimtab.parametrize(
+        case.build(16, 4), case.build(16, 2), example=X, overrides={"*.norm.weight": {"weight_decay": 0}}
+    )
     p.groups(torch.optim.AdamW, lr=1e-3, weight_decay=0.1)
 
 
@@ -298,7 +328,9 @@ class Toy(torch.optim.Optimizer):
             for p in group["params"]:
                 state = self.state[p]
                 state["step"] = state.get("step", 0) + 1
-                p.mul_(1 - group["lr"] * group["weight_decay"]).sub_(group["lr"] * self.direction(p, p.grad, state))
+                p.mul_(1 - group["lr"] * group["weight_decay"]).sub_(
+                    group["lr"] * self.direction(p, p.grad, state)
+                )
 
 
 def toy(name, direction):
@@ -361,7 +393,11 @@ class Distance(torch.optim.Optimizer):
         for group in self.param_groups:
             for p in group["params"]:
                 self.above += group["lr"] * self.d * float((p.grad * (self.first[p] - p)).sum())
-                s = self.state[p].setdefault("s", torch.zeros_like(p)).add_(p.grad, alpha=group["lr"] * self.d)
+                s = (
+                    self.state[p]
+                    .setdefault("s", torch.zeros_like(p))
+                    .add_(p.grad, alpha=group["lr"] * self.d)
+                )
                 below += float(s.abs().sum())
         self.d = max(self.d, self.above / below)
         for group in self.param_groups:
@@ -486,7 +522,11 @@ def test_no_decay(no_decay):
     by_id = {id(q): g for g in o.param_groups for q in g["params"]}
     exempt = 0
     for name, q in model.named_parameters():
-        out = no_decay(p[name]) if callable(no_decay) else name.endswith(".bias") or ("norm" in name and len(no_decay) == 2)
+        out = (
+            no_decay(p[name])
+            if callable(no_decay)
+            else name.endswith(".bias") or ("norm" in name and len(no_decay) == 2)
+        )
         exempt += out
         assert by_id[id(q)]["weight_decay"] == pytest.approx(0.0 if out else 0.1 / p[name].u)
         assert by_id[id(q)]["lr"] == pytest.approx(1e-3 * p[name].u)
@@ -544,7 +584,9 @@ ABSOLUTE = {
     "cosine": lambda o, x: schedules.CosineAnnealingLR(o, 20, eta_min=x),
     "restarts": lambda o, x: schedules.CosineAnnealingWarmRestarts(o, 20, eta_min=x),
     "one cycle": lambda o, x: schedules.OneCycleLR(o, max_lr=x, total_steps=20),
-    "cyclic": lambda o, x: schedules.CyclicLR(o, base_lr=x, max_lr=3 * x if isinstance(x, float) else [3 * y for y in x], cycle_momentum=False),
+    "cyclic": lambda o, x: schedules.CyclicLR(
+        o, base_lr=x, max_lr=3 * x if isinstance(x, float) else [3 * y for y in x], cycle_momentum=False
+    ),
     "plateau": lambda o, x: schedules.ReduceLROnPlateau(o, patience=0, factor=0.5, min_lr=x),
 }
 

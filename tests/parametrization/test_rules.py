@@ -10,7 +10,14 @@ from hypothesis import given, settings
 
 from trimtab import InputError
 from trimtab.parametrization import rules
-from trimtab.parametrization.rules import FAMILIES, Scales, factors, kind_scales, place_scales, richness_scales
+from trimtab.parametrization.rules import (
+    FAMILIES,
+    Scales,
+    factors,
+    kind_scales,
+    place_scales,
+    richness_scales,
+)
 
 ratio = st.floats(0.05, 50)
 alphas = st.floats(0, 2)
@@ -20,13 +27,21 @@ many = settings(max_examples=1000, deadline=None)
 
 
 def close(a, b):
-    return all(math.isclose(x, y, rel_tol=1e-9) for x, y in zip(dataclasses.astuple(a), dataclasses.astuple(b), strict=True))
+    return all(
+        math.isclose(x, y, rel_tol=1e-9)
+        for x, y in zip(dataclasses.astuple(a), dataclasses.astuple(b), strict=True)
+    )
 
 
 @many
 @given(kinds, places, alphas)
 def test_base_is_the_identity(kind, place, alpha):
-    assert kind_scales(kind, 1.0, 1.0) == place_scales(place, 1.0, alpha) == richness_scales(None, 1.0) == Scales()
+    assert (
+        kind_scales(kind, 1.0, 1.0)
+        == place_scales(place, 1.0, alpha)
+        == richness_scales(None, 1.0)
+        == Scales()
+    )
     for family in FAMILIES.values():
         assert factors(family, Scales()) == rules.Factors()
 
@@ -36,7 +51,9 @@ def test_base_is_the_identity(kind, place, alpha):
 def test_rules_compose_over_sizes(kind, a, b, place, c, d, alpha):
     """Going from base to a middle size and on is going there at once (fan-in and fan-out growing alike)."""
     assert close(kind_scales(kind, a, a) * kind_scales(kind, b, b), kind_scales(kind, a * b, a * b))
-    assert close(place_scales(place, c, alpha) * place_scales(place, d, alpha), place_scales(place, c * d, alpha))
+    assert close(
+        place_scales(place, c, alpha) * place_scales(place, d, alpha), place_scales(place, c * d, alpha)
+    )
 
 
 @many
@@ -98,7 +115,18 @@ larger = st.floats(1, 50)
 
 
 @many
-@given(kinds, larger, larger, places, larger, alphas, larger, st.booleans(), st.sampled_from(["weight", "bias", None]), larger)
+@given(
+    kinds,
+    larger,
+    larger,
+    places,
+    larger,
+    alphas,
+    larger,
+    st.booleans(),
+    st.sampled_from(["weight", "bias", None]),
+    larger,
+)
 def test_there_and_back_is_one(kind, m_in, m_out, place, m_L, alpha, uses, zero_tail, readout, gamma):
     """Shrinking is the inverse of growing, for every number, whatever the kind, the place and the richness."""
 
@@ -109,10 +137,16 @@ def test_there_and_back_is_one(kind, m_in, m_out, place, m_L, alpha, uses, zero_
     assert close(scales(1) * scales(-1), Scales())
     for family in FAMILIES.values():
         there, back = (factors(family, scales(k), m_in=m_in**k, m_out=m_out**k) for k in (1, -1))
-        assert close(rules.Factors(there.lr * back.lr, there.weight_decay * back.weight_decay, there.eps * back.eps), rules.Factors())
+        assert close(
+            rules.Factors(there.lr * back.lr, there.weight_decay * back.weight_decay, there.eps * back.eps),
+            rules.Factors(),
+        )
 
 
-@pytest.mark.parametrize(("m_in", "m_out", "init"), [(1 / 8, 1 / 8, 8**0.5), (1 / 8, 1, 8), (1, 1 / 8, 1), (1 / 9, 1 / 4, 9 / 2), (1 / 4, 1 / 9, 2)])
+@pytest.mark.parametrize(
+    ("m_in", "m_out", "init"),
+    [(1 / 8, 1 / 8, 8**0.5), (1 / 8, 1, 8), (1, 1 / 8, 1), (1 / 9, 1 / 4, 9 / 2), (1 / 4, 1 / 9, 2)],
+)
 def test_a_smaller_matrix_by_hand(m_in, m_out, init):
     assert kind_scales("matrix", m_in, m_out).init == pytest.approx(init, rel=1e-12)
 
@@ -165,7 +199,9 @@ def test_numbers_by_hand(what, arguments, expected):
 
 def notices():
     """Would the numbers worked out by hand notice the rules as they are now?"""
-    return any(compute(what, arguments) != pytest.approx(expected, rel=1e-9) for what, arguments, expected in BY_HAND)
+    return any(
+        compute(what, arguments) != pytest.approx(expected, rel=1e-9) for what, arguments, expected in BY_HAND
+    )
 
 
 @pytest.mark.parametrize("field", ["init", "u", "s"])
@@ -201,7 +237,9 @@ def test_every_factor_is_noticed(monkeypatch, name, field):
 
     def perturbed(family, scales, **more):
         f = original(family, scales, **more)
-        return dataclasses.replace(f, **{field: getattr(f, field) * scales.u**0.1}) if family.name == name else f
+        return (
+            dataclasses.replace(f, **{field: getattr(f, field) * scales.u**0.1}) if family.name == name else f
+        )
 
     monkeypatch.setitem(globals(), "factors", perturbed)
     assert notices()

@@ -32,7 +32,10 @@ def three_steps(model, optimizer, forward=None):
 
 
 def weights(model):
-    return {k.removeprefix("module.").removeprefix("_orig_mod."): v.detach().clone() for k, v in model.named_parameters()}
+    return {
+        k.removeprefix("module.").removeprefix("_orig_mod."): v.detach().clone()
+        for k, v in model.named_parameters()
+    }
 
 
 @pytest.fixture
@@ -65,7 +68,9 @@ def test_state_dict_and_json(plain, tmp_path):
 
 def test_average_of_the_weights(plain):
     model, p = parametrized()
-    average = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.0))
+    average = torch.optim.swa_utils.AveragedModel(
+        model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.0)
+    )
     optimizer = p.optimizer(torch.optim.AdamW, lr=1e-2, weight_decay=0.1)
     three_steps(model, optimizer)
     average.update_parameters(model)
@@ -93,7 +98,9 @@ def test_compile_fullgraph(plain):
     assert close(weights(compiled), plain, 1e-6)
 
 
-@pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++", "c++"))), reason="inductor needs a C++ compiler")
+@pytest.mark.skipif(
+    not any(map(shutil.which, ("g++", "clang++", "c++"))), reason="inductor needs a C++ compiler"
+)
 def test_compile_with_inductor():
     """The default backend, in float64: its kernels sum in another order, so equal to 1e-6 of each tensor's size."""
     runs = []
@@ -244,30 +251,50 @@ def test_hugging_face_trainer(tmp_path):
     pytest.importorskip("accelerate")
 
     def gpt(n, L):
-        sizes = dict(n_embd=n, n_layer=L, n_head=2, vocab_size=64, n_positions=16, bos_token_id=0, eos_token_id=0)
+        sizes = dict(
+            n_embd=n, n_layer=L, n_head=2, vocab_size=64, n_positions=16, bos_token_id=0, eos_token_id=0
+        )
         return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes))
 
     torch.manual_seed(0)
     model = gpt(64, 4)
     ids = torch.randint(0, 64, (8, 16))
     p = trimtab.parametrize(model, gpt(32, 2), example=dict(input_ids=ids))
-    optimizer = p.optimizer(torch.optim.AdamW, lr=1e-3, weight_decay=0.1, no_decay=lambda row: len(row.shape) < 2)
+    optimizer = p.optimizer(
+        torch.optim.AdamW, lr=1e-3, weight_decay=0.1, no_decay=lambda row: len(row.shape) < 2
+    )
     norms = []
 
     class Watch(transformers.TrainerCallback):
         def on_pre_optimizer_step(self, args, state, control, model=None, optimizer=None, **more):
-            norms.append((float(p.clip_grad_norm_(0.5, model=model)), float(p.clip_grad_norm_(0.5, model=model))))
+            norms.append(
+                (float(p.clip_grad_norm_(0.5, model=model)), float(p.clip_grad_norm_(0.5, model=model)))
+            )
 
         def on_step_end(self, args, state, control, model=None, optimizer=None, **more):
             p.check(optimizer)
 
-    options = dict(output_dir=str(tmp_path), max_steps=3, per_device_train_batch_size=4, use_cpu=True, report_to=[], save_strategy="no", disable_tqdm=True)
+    options = dict(
+        output_dir=str(tmp_path),
+        max_steps=3,
+        per_device_train_batch_size=4,
+        use_cpu=True,
+        report_to=[],
+        save_strategy="no",
+        disable_tqdm=True,
+    )
     data = [dict(input_ids=row, labels=row) for row in ids]
     arguments = transformers.TrainingArguments(**options, max_grad_norm=0)
-    trainer = transformers.Trainer(model=model, args=arguments, train_dataset=data, optimizers=(optimizer, None), callbacks=[Watch()])
+    trainer = transformers.Trainer(
+        model=model, args=arguments, train_dataset=data, optimizers=(optimizer, None), callbacks=[Watch()]
+    )
     trainer.train()
-    assert len(norms) == 3 and all(before > 0.5 and after == pytest.approx(0.5, rel=1e-3) for before, after in norms)
+    assert len(norms) == 3 and all(
+        before > 0.5 and after == pytest.approx(0.5, rel=1e-3) for before, after in norms
+    )
     p.check(trainer.optimizer)
-    own = transformers.Trainer(model=model, args=transformers.TrainingArguments(**options), train_dataset=data)
+    own = transformers.Trainer(
+        model=model, args=transformers.TrainingArguments(**options), train_dataset=data
+    )
     with pytest.raises(trimtab.OptimizerError, match="mixes parameters"):
         p.check(own.create_optimizer())

@@ -18,7 +18,9 @@ from trimtab.reporting.page import gathered, render
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
-browser_needed = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the path: `apt install chromium` to drive the page in a browser")
+browser_needed = pytest.mark.skipif(
+    CHROMIUM is None, reason="no chromium on the path: `apt install chromium` to drive the page in a browser"
+)
 
 HOSTILE = [
     "<script>window.hit=1</script>",
@@ -59,11 +61,25 @@ def hostile() -> Made:
     table["error"] = [f"Traceback\n{names[i % 20]}" if f else None for i, f in enumerate(failed)]
     table.loc[table.scheme == "mup", "scheme"] = names[1]
     figure = {
-        "data": [{"type": "scatter", "x": [1, 2], "y": [1, 2], "name": names[2], "text": names[:2]}, {"type": "scattergl", "x": [1], "y": [1]}],
+        "data": [
+            {"type": "scatter", "x": [1, 2], "y": [1, 2], "name": names[2], "text": names[:2]},
+            {"type": "scattergl", "x": [1], "y": [1]},
+        ],
         "layout": {"title": {"text": names[7]}, "images": [{"source": "http://example.com/x.png"}]},
     }
-    attached = {"check": [{"title": t, "verdict": t, "text": t, "figures": [figure] if i < 2 else [], "tables": [[{t: t}]]} for i, t in enumerate(names)]}
-    meta = dict(source.meta) | {"name": " ".join(names), "command": names[1], "toml": "\n".join(names), "versions": {n: n for n in names}, "config": {n: n for n in names}}
+    attached = {
+        "check": [
+            {"title": t, "verdict": t, "text": t, "figures": [figure] if i < 2 else [], "tables": [[{t: t}]]}
+            for i, t in enumerate(names)
+        ]
+    }
+    meta = dict(source.meta) | {
+        "name": " ".join(names),
+        "command": names[1],
+        "toml": "\n".join(names),
+        "versions": {n: n for n in names},
+        "config": {n: n for n in names},
+    }
     return Made(table, meta, attached)
 
 
@@ -80,7 +96,11 @@ def test_nothing_is_fetched_and_only_two_scripts_run():
     assert re.search(r"script-src 'sha256-[^']*' 'sha256-[^']*';", policy)
     shell = re.sub(r"<script.*?</script>", "", page, flags=re.S)
     assert "src=" not in shell and set(re.findall(r'href="([^"]*)"', shell)) == {"#verdict", "data:,"}
-    assert "depth-mup: learning rate transfers over depth and width</h1>" in shell and "http://" not in shell and "https://" not in shell
+    assert (
+        "depth-mup: learning rate transfers over depth and width</h1>" in shell
+        and "http://" not in shell
+        and "https://" not in shell
+    )
 
 
 TABLE = made().table
@@ -98,7 +118,10 @@ STORES = {
     "one seed": TABLE[TABLE.seed == 0],
     "one rate": TABLE[TABLE.lr == 0.25],
     "unequal schemes": TABLE[(TABLE.scheme == "mup") | ((TABLE.width == 32) & (TABLE.depth < 12))],
-    "two decays": pd.concat([TABLE, TABLE.assign(weight_decay=0.1, train_loss=TABLE.train_loss + 0.1, cell=TABLE.cell + "x")], ignore_index=True),
+    "two decays": pd.concat(
+        [TABLE, TABLE.assign(weight_decay=0.1, train_loss=TABLE.train_loss + 0.1, cell=TABLE.cell + "x")],
+        ignore_index=True,
+    ),
 }
 
 
@@ -133,12 +156,20 @@ def test_a_plain_table_is_enough(tmp_path):
 def test_curves_are_at_most_500_and_the_page_says_which():
     source = made(seeds=5, cross=False)
     content = gathered(source)
-    assert 0 < len(content["runs"]) <= 500 and {r["kind"] for r in content["runs"]} == {"best", "the base's", "diverged"}
+    assert 0 < len(content["runs"]) <= 500 and {r["kind"] for r in content["runs"]} == {
+        "best",
+        "the base's",
+        "diverged",
+    }
     assert f"{len(content['runs'])} of {content['finished']:,} finished runs, at most 500:" in render(source)
-    one = source.table[(source.table.width == 32) & (source.table.depth == 3) & (source.table.scheme == "depth-mup")]
+    one = source.table[
+        (source.table.width == 32) & (source.table.depth == 3) & (source.table.scheme == "depth-mup")
+    ]
     many = pd.concat([one.assign(depth=d, cell=one.cell + str(d)) for d in range(3, 60)], ignore_index=True)
     runs = gathered(Made(many, source.meta))["runs"]
-    assert len(runs) == 500 and {r["depth"] for r in runs if r["kind"] == "best"} == set(range(3, 60))  # the best are the last to go
+    assert len(runs) == 500 and {r["depth"] for r in runs if r["kind"] == "best"} == set(
+        range(3, 60)
+    )  # the best are the last to go
 
 
 @pytest.mark.slow
@@ -159,8 +190,17 @@ def test_hostile_text_stays_text():
     Reader().feed(page)
     assert Counter(tag for tag, _ in tags)["script"] == 4
     assert not {tag for tag, _ in tags} & {"img", "svg", "iframe", "object", "embed", "base", "form"}
-    assert not [a for _, attrs in tags for a in attrs if a[0].startswith("on") or (a[0] in ("href", "src", "action") and a[1] not in ("#verdict", "data:,"))]
-    assert sum(tag == "meta" for tag, _ in tags) == 5 and "49" not in re.sub(r"<script.*?</script>", "", page, flags=re.S).split("<pre>")[1].split("</pre>")[0]
+    assert not [
+        a
+        for _, attrs in tags
+        for a in attrs
+        if a[0].startswith("on") or (a[0] in ("href", "src", "action") and a[1] not in ("#verdict", "data:,"))
+    ]
+    assert (
+        sum(tag == "meta" for tag, _ in tags) == 5
+        and "49"
+        not in re.sub(r"<script.*?</script>", "", page, flags=re.S).split("<pre>")[1].split("</pre>")[0]
+    )
     for block in re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', page, flags=re.S):
         json.loads(block)
 
@@ -180,7 +220,12 @@ def opened(chromium, path, width=1400, scheme="light"):
     page, heard = context.new_page(), []
     page.on("console", lambda m: heard.append(f"{m.type}: {m.text}"))
     page.on("pageerror", lambda e: heard.append(f"error: {e}"))
-    page.on("request", lambda r: heard.append(f"request: {r.url}") if not r.url.startswith(("file:", "data:", "blob:")) else None)
+    page.on(
+        "request",
+        lambda r: (
+            heard.append(f"request: {r.url}") if not r.url.startswith(("file:", "data:", "blob:")) else None
+        ),
+    )
     page.on("dialog", lambda d: (heard.append("dialog"), d.dismiss()))
     page.goto(path.as_uri())
     page.wait_for_selector('.plot[data-drawn="yes"]')
@@ -191,7 +236,9 @@ def opened(chromium, path, width=1400, scheme="light"):
 @browser_needed
 @pytest.mark.parametrize("width", [390, 1400])
 def test_in_a_browser(chromium, tmp_path, width):
-    page, heard = opened(chromium, trimtab.report(made(), tmp_path / "r.html"), width, "dark" if width == 390 else "light")
+    page, heard = opened(
+        chromium, trimtab.report(made(), tmp_path / "r.html"), width, "dark" if width == 390 else "light"
+    )
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     first = page.locator('[data-figure="depth-curves-2"]')
     first.scroll_into_view_if_needed()
@@ -200,12 +247,18 @@ def test_in_a_browser(chromium, tmp_path, width):
     box = first.locator(".scatterlayer .trace .points path").nth(3).bounding_box()
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     page.wait_for_selector('[data-figure="depth-curves-2"] .hoverlayer .hovertext')
-    assert "seed 0" in first.locator(".hoverlayer").text_content() or "best" in first.locator(".hoverlayer").text_content()
+    assert (
+        "seed 0" in first.locator(".hoverlayer").text_content()
+        or "best" in first.locator(".hoverlayer").text_content()
+    )
     # The legend toggles, in every panel of its group.
     chip = page.locator("#panel-depth .chip").first
     before = first.locator(".scatterlayer .trace").count()
     chip.click()
-    assert chip.get_attribute("aria-pressed") == "false" and first.locator(".scatterlayer .trace").count() < before
+    assert (
+        chip.get_attribute("aria-pressed") == "false"
+        and first.locator(".scatterlayer .trace").count() < before
+    )
     chip.press("Enter")
     assert first.locator(".scatterlayer .trace").count() == before
     # Tabs, by keyboard.
@@ -253,7 +306,13 @@ def test_an_empty_store_in_a_browser(chromium, tmp_path):
 @pytest.mark.slow
 def test_a_hundred_thousand_runs_make_a_small_page(tmp_path):
     source = made(seeds=3)
-    table = pd.concat([source.table.assign(seed=source.table.seed + 3 * i, cell=source.table.cell + str(i)) for i in range(100)], ignore_index=True)
+    table = pd.concat(
+        [
+            source.table.assign(seed=source.table.seed + 3 * i, cell=source.table.cell + str(i))
+            for i in range(100)
+        ],
+        ignore_index=True,
+    )
     assert len(table) > 100_000
     big = Made.__new__(Made)
     big.table, big.meta, big.extra = table, source.meta, {}
@@ -275,12 +334,32 @@ def test_a_coordinate_check_becomes_a_section(tmp_path):
         "import torch\nfrom trimtab.models.mlp import build\n"
         "def data(step):\n    x = torch.randn(16, 64, generator=torch.Generator().manual_seed(step))\n    return x, (x[:, 0] > 0).long()\n"
     )
-    command = ["check", f"{tmp_path / 'mine.py'}:build", "--base-width", "16", "--base-depth", "2", "--widths", "16", "32", "--depths", "2", "4", "--steps", "2", "--seeds", "2"]
+    command = [
+        "check",
+        f"{tmp_path / 'mine.py'}:build",
+        "--base-width",
+        "16",
+        "--base-depth",
+        "2",
+        "--widths",
+        "16",
+        "32",
+        "--depths",
+        "2",
+        "4",
+        "--steps",
+        "2",
+        "--seeds",
+        "2",
+    ]
     code = cli.main([*command, "--store", str(tmp_path / "a.db")])
     assert code in (0, 1, 3)
     assert cli.main([*command, "--store", str(tmp_path / "none.db")]) == 2
     section = Store(tmp_path / "a.db").attached("check")[0]
-    assert section["verdict"] == {0: "PASS", 1: "FAIL", 3: "INCONCLUSIVE"}[code] and section["figures"][0]["data"]
+    assert (
+        section["verdict"] == {0: "PASS", 1: "FAIL", 3: "INCONCLUSIVE"}[code]
+        and section["figures"][0]["data"]
+    )
     page = report(tmp_path / "a.db", tmp_path / "page.html").read_text()
     assert "Coordinate check: depth-mup, AdamW, widths 16, 32, depths 2, 4" in page
 
@@ -288,7 +367,9 @@ def test_a_coordinate_check_becomes_a_section(tmp_path):
 def test_the_page_is_an_ordinary_file_and_nothing_is_left_behind(tmp_path):
     (tmp_path / "plain").write_text("")
     page = trimtab.report(pd.DataFrame(), tmp_path / "report.html")
-    assert page.stat().st_mode == (tmp_path / "plain").stat().st_mode  # others may read it, if they may read anything
+    assert (
+        page.stat().st_mode == (tmp_path / "plain").stat().st_mode
+    )  # others may read it, if they may read anything
     (tmp_path / "folder").mkdir()
     with pytest.raises(trimtab.InputError, match="could not be written"):
         trimtab.report(pd.DataFrame(), tmp_path / "folder")

@@ -22,7 +22,15 @@ KINDS = {
     "adamw": dict(optimizer="adamw", weight_decay=0.1, schedule="linear", decay_schedule="rate", scale=0.1),
     "adam": dict(optimizer="adam", weight_decay=1e-3, scale=0.05),
     "batchnorm": dict(model="resnet", width=8, base=(8, 3), model_options={"norm": "batch"}, scale=0.1),
-    "vit": dict(model="vit", width=16, depth=2, base=(16, 2), model_options={"patch": 4, "heads": 2}, optimizer="adamw", scale=0.03),
+    "vit": dict(
+        model="vit",
+        width=16,
+        depth=2,
+        base=(16, 2),
+        model_options={"patch": 4, "heads": 2},
+        optimizer="adamw",
+        scale=0.03,
+    ),
 }
 
 
@@ -30,7 +38,9 @@ def members(kind, dtype):
     numbers = dict(KINDS[kind])
     scale = numbers.pop("scale", 1.0)
     base = BASE.changed(dtype=dtype, **numbers)
-    return [base.changed(lr=lr * scale, seed=i % 2, gamma0=2.0 if i == 3 else 1.0) for i, lr in enumerate(RATES)]
+    return [
+        base.changed(lr=lr * scale, seed=i % 2, gamma0=2.0 if i == 3 else 1.0) for i, lr in enumerate(RATES)
+    ]
 
 
 def far(a, b):
@@ -90,15 +100,26 @@ def test_members_must_share_what_a_fleet_shares():
 
 def test_rows_that_see_each_other_are_refused(monkeypatch):
     real = fleet.plain
-    monkeypatch.setattr(fleet, "plain", lambda graph: lambda *a: real(graph)(*a) * torch.linspace(1, 1.0001, fleet.ROWS))
+    monkeypatch.setattr(
+        fleet, "plain", lambda graph: lambda *a: real(graph)(*a) * torch.linspace(1, 1.0001, fleet.ROWS)
+    )
     with pytest.raises(InputError, match="equal rows .* fleet = 1"):
         fleet.run([BASE])
 
 
 def test_the_choice_follows_from_size_and_model_alone(monkeypatch):
     monkeypatch.setattr("time.perf_counter", lambda: pytest.fail("a stopwatch was asked"))
-    small = [BASE.changed(lr=lr, seed=seed, scheme=scheme) for lr in (0.1, 1.0) for seed in (0, 5) for scheme in ("sp", "mup")]
-    assert {choose(c).slots for c in small} == {16} and choose(BASE, 8) == Choice(8) and choose(BASE, 1) == Choice(1)
+    small = [
+        BASE.changed(lr=lr, seed=seed, scheme=scheme)
+        for lr in (0.1, 1.0)
+        for seed in (0, 5)
+        for scheme in ("sp", "mup")
+    ]
+    assert (
+        {choose(c).slots for c in small} == {16}
+        and choose(BASE, 8) == Choice(8)
+        and choose(BASE, 1) == Choice(1)
+    )
     assert choose(BASE.changed(width=512)).slots == 1, "more parameters than pay"
     image = dict(model="resnet", model_options={"norm": "none"}, depth=6, base=(64, 6))
     assert choose(BASE.changed(width=32, **image)).slots == 16
@@ -120,7 +141,11 @@ def test_a_model_vmap_cannot_take_runs_one_by_one(tmp_path):
         "def build(width, depth):\n    return Asking(width)\n"
     )
     choice = choose(RunConfig(model=f"{file}:build", width=16, depth=1, lr=0.1, steps=20))
-    assert choice.slots == 1 and "as a fleet it raises RuntimeError" in choice.reason and "item()" in choice.reason
+    assert (
+        choice.slots == 1
+        and "as a fleet it raises RuntimeError" in choice.reason
+        and "item()" in choice.reason
+    )
 
 
 OWN = """
@@ -160,7 +185,17 @@ def pairs(split, seed, step):
 @pytest.fixture
 def own(tmp_path):
     (tmp_path / "own.py").write_text(OWN)
-    return RunConfig(model=f"{tmp_path}/own.py:build", data=f"{tmp_path}/own.py:data", width=16, depth=3, base=(16, 3), lr=0.3, steps=12, momentum=0.5, clip=1.0)
+    return RunConfig(
+        model=f"{tmp_path}/own.py:build",
+        data=f"{tmp_path}/own.py:data",
+        width=16,
+        depth=3,
+        base=(16, 3),
+        lr=0.3,
+        steps=12,
+        momentum=0.5,
+        clip=1.0,
+    )
 
 
 @pytest.mark.parametrize("options", [dict(tied=True), dict(tied=False), dict(kept="rebuilt")], ids=str)

@@ -22,7 +22,9 @@ def real(name):
 
 
 def config_of(model, data, options=None, width=64, **more):
-    run = RunConfig(model=f"hf:{model}", width=width, depth=2, data=data, model_options=options or {}, lr=0.1, **more)
+    run = RunConfig(
+        model=f"hf:{model}", width=width, depth=2, data=data, model_options=options or {}, lr=0.1, **more
+    )
     made = setup(run)
     loss, output = made.evaluate(made.start(0), made.batch(0, 0))
     assert loss.isfinite()
@@ -38,7 +40,9 @@ def letters(tmp_path):
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2", "bert"])
 def test_a_language_model_has_the_characters_of_its_text(name, letters):
-    heads = dict(num_attention_heads=4) | (dict(num_key_value_heads=2, head_dim=16) if name in ("llama", "gemma2") else {})
+    heads = dict(num_attention_heads=4) | (
+        dict(num_key_value_heads=2, head_dim=16) if name in ("llama", "gemma2") else {}
+    )
     config, logits = config_of(name, "text", heads, data_options=letters)
     assert config.vocab_size == 28 and logits.shape == (64, 16, 28)  # 26 letters, a space, a newline
     if name == "bert":
@@ -49,7 +53,10 @@ def test_a_language_model_has_the_characters_of_its_text(name, letters):
 
 def test_an_image_model_has_the_classes_and_channels_of_its_images():
     config, logits = config_of("vit", "digits", dict(patch_size=4))
-    assert (config.num_labels, config.image_size, config.num_channels) == (10, 8, 1) and logits.shape == (64, 10)
+    assert (config.num_labels, config.image_size, config.num_channels) == (10, 8, 1) and logits.shape == (
+        64,
+        10,
+    )
 
 
 @real("tinyshakespeare.txt")
@@ -62,13 +69,20 @@ def test_shakespeare(name):
 @real("cifar-10-batches-py")
 def test_cifar10():
     config, logits = config_of("vit", "cifar10")
-    assert (config.num_labels, config.image_size, config.num_channels) == (10, 32, 3) and logits.shape == (64, 10)
+    assert (config.num_labels, config.image_size, config.num_channels) == (10, 32, 3) and logits.shape == (
+        64,
+        10,
+    )
 
 
 def test_what_is_given_wins():
     fields, problems = fitted("gpt2", TEXT, {"vocab_size": 128, "n_positions": 64, "n_head": 2})
     assert not problems
-    assert (fields["vocab_size"], fields["max_position_embeddings"], fields["num_attention_heads"]) == (128, 64, 2)
+    assert (fields["vocab_size"], fields["max_position_embeddings"], fields["num_attention_heads"]) == (
+        128,
+        64,
+        2,
+    )
     assert fitted("vit", CIFAR, {"num_labels": 100})[0]["num_labels"] == 100
     short = fitted("gpt2", Shape((2048,), 65, "text"), {})[0]
     assert short["max_position_embeddings"] == 2048  # gpt2 itself has 1,024
@@ -80,7 +94,12 @@ def test_what_is_given_wins():
         ("llama", TEXT, {"vocab_size": 64}, "model_options.vocab_size: the data has 65: got 64"),
         ("vit", CIFAR, {"image_size": 224}, "model_options.image_size: the data has 32: got 224"),
         ("vit", CIFAR, {"num_labels": 2}, "model_options.num_labels: the data has 10: got 2"),
-        ("vit", Shape((3, 8, 8), 10, "image"), {}, "model_options.patch_size: the image side must be a multiple"),
+        (
+            "vit",
+            Shape((3, 8, 8), 10, "image"),
+            {},
+            "model_options.patch_size: the image side must be a multiple",
+        ),
         ("llama", CIFAR, {}, "hf:llama takes text data: got image data"),
         ("vit", TEXT, {}, "hf:vit takes image data: got text data"),
         ("t5", TEXT, {}, "no causal language model"),

@@ -17,7 +17,15 @@ from trimtab.runs.training import Interrupted, Run, run
 SMALL = RunConfig(width=16, depth=3, base=(16, 3), lr=0.05, steps=25, batch_size=32)
 
 KINDS = {
-    "sgd": dict(momentum=0.9, nesterov=True, weight_decay=1e-3, clip=1.0, schedule="cosine", warmup=4, decay_schedule="cosine"),
+    "sgd": dict(
+        momentum=0.9,
+        nesterov=True,
+        weight_decay=1e-3,
+        clip=1.0,
+        schedule="cosine",
+        warmup=4,
+        decay_schedule="cosine",
+    ),
     "adam": dict(optimizer="adam", lr=0.01, weight_decay=1e-3, schedule="step"),
     "adamw": dict(optimizer="adamw", lr=0.01, weight_decay=0.1, schedule="linear", decay_schedule="rate"),
     "muon": dict(optimizer="muon", lr=0.02, rest_lr=0.01),
@@ -30,7 +38,9 @@ KINDS = {
 
 def same(a, b):
     assert a.row() | {"seconds": 0} == b.row() | {"seconds": 0}
-    assert a.curves.keys() == b.curves.keys() and all(np.array_equal(a.curves[k], b.curves[k], equal_nan=True) for k in a.curves)
+    assert a.curves.keys() == b.curves.keys() and all(
+        np.array_equal(a.curves[k], b.curves[k], equal_nan=True) for k in a.curves
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -85,13 +95,19 @@ def test_dropout_is_a_function_of_seed_and_step(tmp_path):
 
 def test_divergence_is_a_result():
     result = run(SMALL.changed(lr=1e4))
-    assert result.state == "diverged" and result.train_loss is None and result.stopped_at == len(result.curves["loss"]) - 1 < 10
+    assert (
+        result.state == "diverged"
+        and result.train_loss is None
+        and result.stopped_at == len(result.curves["loss"]) - 1 < 10
+    )
     assert result.last_loss is not None and math.isfinite(result.last_loss)
 
 
 def test_nan_at_step_k_is_seen_at_step_k(tmp_path):
     file = tmp_path / "poison.py"
-    file.write_text("import torch\ndef data(split, seed, step):\n    x = torch.ones(8, 64) * (float('nan') if step == 6 else 1)\n    return x, torch.zeros(8, dtype=torch.long)\n")
+    file.write_text(
+        "import torch\ndef data(split, seed, step):\n    x = torch.ones(8, 64) * (float('nan') if step == 6 else 1)\n    return x, torch.zeros(8, dtype=torch.long)\n"
+    )
     result = run(SMALL.changed(data=f"{file}:data"))
     assert result.state == "diverged" and result.stopped_at == 6 and result.steps == 7
 
@@ -201,9 +217,17 @@ def test_interrupt_and_go_on(tmp_path):
     import time
 
     file = tmp_path / "run.toml"
-    file.write_text("width = 32\ndepth = 12\nlr = 0.05\nsteps = 3000\nmodel_options = { branch_scale = 0.3 }\n")
+    file.write_text(
+        "width = 32\ndepth = 12\nlr = 0.05\nsteps = 3000\nmodel_options = { branch_scale = 0.3 }\n"
+    )
     command = [sys.executable, "-m", "trimtab.cli", "train", str(file), "--out", str(tmp_path / "r.json")]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"}, text=True)
+    process = subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        text=True,
+    )
     assert process.stderr is not None
     for line in process.stderr:
         if line.startswith("step"):
@@ -213,7 +237,10 @@ def test_interrupt_and_go_on(tmp_path):
     process.stderr.read()
     assert process.wait(20) == 130 and time.monotonic() - begun < 10
     assert (tmp_path / "run.checkpoint").exists()
-    assert subprocess.run(command, capture_output=True, env=os.environ | {"OMP_NUM_THREADS": "1"}).returncode == 0
+    assert (
+        subprocess.run(command, capture_output=True, env=os.environ | {"OMP_NUM_THREADS": "1"}).returncode
+        == 0
+    )
     held = json.loads((tmp_path / "r.json").read_text())
     torch.set_num_threads(1)
     whole = run(RunConfig(width=32, depth=12, lr=0.05, steps=3000, model_options={"branch_scale": 0.3}))
@@ -231,7 +258,10 @@ def test_a_loss_beside_the_model_lasts(tmp_path):
     config = RunConfig(model=f"{file}:build", data=f"{file}:data", width=8, depth=1, lr=0.01, steps=3)
     first = run(config).initial_loss
     assert first > 7
-    for again in (config.changed(lr=0.02), RunConfig(**json.loads(json.dumps(config.model_dump(mode="json"))))):  # as a sweep keeps it
+    for again in (
+        config.changed(lr=0.02),
+        RunConfig(**json.loads(json.dumps(config.model_dump(mode="json")))),
+    ):  # as a sweep keeps it
         assert run(again).initial_loss == first
     assert run(config.changed(loss="mse")).initial_loss < 7 and config.changed(loss="mse").hash != config.hash
     assert RunConfig(width=8, depth=1, lr=0.1).loss == "cross-entropy"
@@ -247,14 +277,21 @@ def test_losses_and_accuracies_of_every_kind_of_batch():
     asked = scores.argmax(-1)[:, 1::2] == classes[:, 1::2]
     for output in (scores, {"logits": scores}, (scores, 1)):
         assert cross_entropy(output, (None, classes)) == plain(scores.flatten(0, 1), classes.flatten())
-        assert correct(output, (None, classes)) == (int(asked.sum()), asked.numel())  # targets left out of the loss are not counted as wrong
+        assert correct(output, (None, classes)) == (
+            int(asked.sum()),
+            asked.numel(),
+        )  # targets left out of the loss are not counted as wrong
     image, pixels = torch.randn(2, 3, 7, 7), torch.randint(0, 3, (2, 7, 7))
     assert cross_entropy(image, (None, pixels)) == plain(image, pixels)
     assert correct(image, (None, pixels)) == (int((image.argmax(1) == pixels).sum()), pixels.numel())
     soft = torch.softmax(torch.randn(4, 6, 5), -1)
-    assert cross_entropy(scores, (None, soft)) == pytest.approx(float(plain(scores.flatten(0, 1), soft.flatten(0, 1))))
+    assert cross_entropy(scores, (None, soft)) == pytest.approx(
+        float(plain(scores.flatten(0, 1), soft.flatten(0, 1)))
+    )
     f, y = torch.randn(8), torch.randn(8, 1)
-    assert mse(f, (None, y)) == pytest.approx(float((f - y[:, 0]).square().mean() / 2)) and mse(f[:, None], (None, y[:, 0])) == mse(f, (None, y))
+    assert mse(f, (None, y)) == pytest.approx(float((f - y[:, 0]).square().mean() / 2)) and mse(
+        f[:, None], (None, y[:, 0])
+    ) == mse(f, (None, y))
     assert forward(lambda a, b: a + b, ({"a": 1, "b": 2}, 0)) == 3
     for loss, output, batch in (
         (cross_entropy, torch.randn(8, 1), (None, y)),  # numbers are no classes
@@ -270,13 +307,31 @@ def test_losses_and_accuracies_of_every_kind_of_batch():
 
 def test_folders_that_are_not_there_are_said_before_training(tmp_path, capsys):
     (tmp_path / "run.toml").write_text("width = 8\ndepth = 3\nlr = 0.1\nsteps = 2\n")
-    assert cli.main(["train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "a" / "b.json"), "--checkpoint", str(tmp_path / "c" / "d")]) == 2
+    assert (
+        cli.main(
+            [
+                "train",
+                str(tmp_path / "run.toml"),
+                "--out",
+                str(tmp_path / "a" / "b.json"),
+                "--checkpoint",
+                str(tmp_path / "c" / "d"),
+            ]
+        )
+        == 2
+    )
     said = capsys.readouterr()
-    assert "out: must be in a folder" in said.err and "checkpoint: must be in a folder" in said.err and "step" not in said.err
+    assert (
+        "out: must be in a folder" in said.err
+        and "checkpoint: must be in a folder" in said.err
+        and "step" not in said.err
+    )
 
 
 def test_the_checkpoint_of_another_configuration_is_said(tmp_path):
     with pytest.raises(Interrupted):
         run(SMALL, checkpoint=tmp_path / "c", stop=iter([False, False, True]).__next__)
     other = Run(SMALL.changed(lr=0.06), tmp_path / "c")
-    assert not other.losses and "another configuration" in other.said[0] and not Run(SMALL, tmp_path / "c").said
+    assert (
+        not other.losses and "another configuration" in other.said[0] and not Run(SMALL, tmp_path / "c").said
+    )

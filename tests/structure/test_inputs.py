@@ -79,7 +79,9 @@ MODELS = {
     "images of shape (2, 1, 28, 28)": Image(28, 1),
     "images of shape (2, 3, 224, 224)": Image(224),
     "vectors of shape (2, 6)": nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)),
-    "sequences of shape (2, 16, 6)": nn.Sequential(nn.Linear(6, 8), nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)),
+    "sequences of shape (2, 16, 6)": nn.Sequential(
+        nn.Linear(6, 8), nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    ),
     "vectors of shape (2, 5)": Keyword(5, 3),
 }
 
@@ -91,15 +93,22 @@ def test_inputs_are_read_from_the_structure(words):
     found = infer(model)
     assert found.words == words
     out = model(**found.example) if isinstance(found.example, dict) else model(found.example)
-    assert out.is_floating_point() and all(torch.equal(a, b) for a, b in zip(before, model.buffers(), strict=True))
+    assert out.is_floating_point() and all(
+        torch.equal(a, b) for a, b in zip(before, model.buffers(), strict=True)
+    )
 
 
-@pytest.mark.parametrize("name", ["residual-mlp", "tied-with-packed-attention", "gru", "staged-resnet", "plain-mlp", "mixture-of-experts"])
+@pytest.mark.parametrize(
+    "name",
+    ["residual-mlp", "tied-with-packed-attention", "gru", "staged-resnet", "plain-mlp", "mixture-of-experts"],
+)
 def test_structures_run_on_what_was_inferred(name):
     case = CASES[name]
     found = infer(case.build(16, 2), case.build(32, 4))
     assert found.example is not None, found.tried
-    trimtab.parametrize(case.build(32, 4), case.build(16, 2), example=found.example, apply=False, overrides=case.overrides)
+    trimtab.parametrize(
+        case.build(32, 4), case.build(16, 2), example=found.example, apply=False, overrides=case.overrides
+    )
 
 
 def test_published_models_say_their_own_input():
@@ -108,9 +117,14 @@ def test_published_models_say_their_own_input():
     config = transformers.AutoConfig.for_model("vit", **small, image_size=24, patch_size=8, num_channels=1)
     found = infer(transformers.AutoModelForImageClassification.from_config(config))
     assert found.words == "images of shape (2, 1, 24, 24)" and set(found.example) == {"pixel_values"}
-    config = transformers.AutoConfig.for_model("t5", d_model=32, d_kv=16, num_heads=2, d_ff=64, num_layers=1, vocab_size=77)
+    config = transformers.AutoConfig.for_model(
+        "t5", d_model=32, d_kv=16, num_heads=2, d_ff=64, num_layers=1, vocab_size=77
+    )
     found = infer(transformers.AutoModelForSeq2SeqLM.from_config(config))
-    assert found.words == "ids of shape (2, 16) below 77" and set(found.example) == {"input_ids", "decoder_input_ids"}
+    assert found.words == "ids of shape (2, 16) below 77" and set(found.example) == {
+        "input_ids",
+        "decoder_input_ids",
+    }
 
 
 @pytest.fixture
@@ -124,7 +138,9 @@ def explain(mine, name, *more):
     return main(["explain", f"{mine}:{name}", "--width", "64", "--depth", "8", *SIZES, *more])
 
 
-@pytest.mark.parametrize(("name", "words"), [("vectors", "vectors of shape (2, 6)"), ("tokens", "ids of shape (2, 8) below 65")])
+@pytest.mark.parametrize(
+    ("name", "words"), [("vectors", "vectors of shape (2, 6)"), ("tokens", "ids of shape (2, 8) below 65")]
+)
 def test_explain_without_example(mine, name, words, capsys):
     assert explain(mine, name) == 0
     text = capsys.readouterr().out
@@ -170,7 +186,9 @@ def test_what_cannot_be_inferred_names_the_cure(mine, capsys):
     assert "could not be inferred" in text and "--example file.py:function" in text and "example()" in text
     assert main(["check", f"{mine}:two", *SIZES, "--optimizer", "Nadamm"]) == 2
     text = capsys.readouterr().err
-    assert "--data file.py:function" in text and "data(step)" in text and "Nadamm" in text  # all faults at once
+    assert (
+        "--data file.py:function" in text and "data(step)" in text and "Nadamm" in text
+    )  # all faults at once
 
 
 # -- build itself: the same words from every command -------------------------------------------------------------------
@@ -197,7 +215,13 @@ def test_wrong_builds_are_told_alike(name, mine, capsys, tmp_path):
 
 
 def test_a_sweep_tells_of_a_wrong_build(mine, tmp_path):
-    grid = dict(base=[32, 2], depths=[2], seeds=1, axes={"lr": [0.1]}, run=dict(model=f"{mine}:nothing", data="digits", steps=2))
+    grid = dict(
+        base=[32, 2],
+        depths=[2],
+        seeds=1,
+        axes={"lr": [0.1]},
+        run=dict(model=f"{mine}:nothing", data="digits", steps=2),
+    )
     with pytest.raises(InputError, match="end it with `return model`"):
         trimtab.sweep(grid, tmp_path / "s.db", workers=1)
     assert not (tmp_path / "s.db").exists(), "refused before any work"

@@ -14,7 +14,9 @@ BASE, WIDE = (16, 2), (32, 4)
 
 
 def parametrized(case, size=WIDE, **more):
-    return trimtab.parametrize(case.build(*size), case.build(*BASE), example=case.example, overrides=case.overrides, **more)
+    return trimtab.parametrize(
+        case.build(*size), case.build(*BASE), example=case.example, overrides=case.overrides, **more
+    )
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -49,8 +51,14 @@ def test_start_is_the_base_times_init(name):
         twin = theirs.get(parameter)
         if twin is None or tuple(twin.shape) != row.base_shape or not q.any():
             continue
-        ratio = q.norm() / math.sqrt(q.numel()) / ((twin.detach() + (1.0 if row.offset else 0.0)).norm() / math.sqrt(twin.numel()))
-        noise = 5 * math.sqrt(0.5 / q.numel() + 0.5 / twin.numel())  # five standard errors of a Gaussian's rms ratio
+        ratio = (
+            q.norm()
+            / math.sqrt(q.numel())
+            / ((twin.detach() + (1.0 if row.offset else 0.0)).norm() / math.sqrt(twin.numel()))
+        )
+        noise = 5 * math.sqrt(
+            0.5 / q.numel() + 0.5 / twin.numel()
+        )  # five standard errors of a Gaussian's rms ratio
         assert abs(math.log(ratio / row.init)) < noise + 1e-6, (parameter, float(ratio), row.init)
 
 
@@ -63,8 +71,12 @@ def test_export_sees_the_same(name):
     model = case.build(16, 3).eval()
     skip = tuple(k for k, v in (case.overrides or {}).items() if v == "skip")
     a, b = Graph(record(model, case.example), skip=skip), Graph(record_export(model, case.example), skip=skip)
-    assert [(r.kind, {s.name for s in r.tail}, r.stack) for r in a.residuals] == [(r.kind, {s.name for s in r.tail}, r.stack) for r in b.residuals]
-    assert {n: [(u.kind, u.fan_in, u.fan_out) for u in us] for n, us in a.uses.items()} == {n: [(u.kind, u.fan_in, u.fan_out) for u in us] for n, us in b.uses.items()}
+    assert [(r.kind, {s.name for s in r.tail}, r.stack) for r in a.residuals] == [
+        (r.kind, {s.name for s in r.tail}, r.stack) for r in b.residuals
+    ]
+    assert {n: [(u.kind, u.fan_in, u.fan_out) for u in us] for n, us in a.uses.items()} == {
+        n: [(u.kind, u.fan_in, u.fan_out) for u in us] for n, us in b.uses.items()
+    }
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -75,14 +87,24 @@ def test_meta_gives_the_same_numbers(name):
         pytest.skip("its forward asks for numbers, which a model on meta does not have")
     with torch.device("meta"):
         empty = case.build(*WIDE)
-    planned = trimtab.parametrize(empty, case.build(*BASE), example=case.example, overrides=case.overrides, apply=False)
+    planned = trimtab.parametrize(
+        empty, case.build(*BASE), example=case.example, overrides=case.overrides, apply=False
+    )
     real = parametrized(case)
     for parameter, row in real.rows.items():
         other = planned[parameter]
-        assert (row.role, row.place, row.init, row.u, row.s) == (other.role, other.place, other.init, other.u, other.s), parameter
+        assert (row.role, row.place, row.init, row.u, row.s) == (
+            other.role,
+            other.place,
+            other.init,
+            other.u,
+            other.s,
+        ), parameter
     model = case.build(*WIDE)
     planned.apply(model)
-    assert {n: r.rescale for n, r in planned.rows.items()} == pytest.approx({n: r.rescale for n, r in real.rows.items()})
+    assert {n: r.rescale for n, r in planned.rows.items()} == pytest.approx(
+        {n: r.rescale for n, r in real.rows.items()}
+    )
 
 
 def test_stages_that_grow_differently():
@@ -111,15 +133,27 @@ def test_a_stage_of_one_block_is_no_twin_for_a_longer_one():
 
 
 def test_rows_that_do_not_grow_are_said():
-    assert any("SGD's is m_out times too large" in note for note in parametrized(CASES["rows-that-grow-beside-rows-that-do-not"]).notes)
+    assert any(
+        "SGD's is m_out times too large" in note
+        for note in parametrized(CASES["rows-that-grow-beside-rows-that-do-not"]).notes
+    )
     assert not any(
-        "m_out times" in note for name in ("pre-norm-transformer", "tied-with-packed-attention", "grouped-and-depthwise-conv") for note in parametrized(CASES[name]).notes
+        "m_out times" in note
+        for name in ("pre-norm-transformer", "tied-with-packed-attention", "grouped-and-depthwise-conv")
+        for note in parametrized(CASES[name]).notes
     )
 
 
 def test_at_most_twelve_groups():
     for name, case in CASES.items():
-        assert len(parametrized(case).groups(torch.optim.AdamW, lr=1e-3, weight_decay=0.0 if "one-plus" in name else 0.1)) <= 12, name
+        assert (
+            len(
+                parametrized(case).groups(
+                    torch.optim.AdamW, lr=1e-3, weight_decay=0.0 if "one-plus" in name else 0.1
+                )
+            )
+            <= 12
+        ), name
 
 
 def test_ambiguous_sum_asks():

@@ -39,7 +39,9 @@ class Normalised(Block):
 
 class Standardised(Block):
     def f(self, h):
-        return F.linear(torch.relu(self.a(h)), (self.w - self.w.mean(1, keepdim=True)) / self.w.std(1, keepdim=True))
+        return F.linear(
+            torch.relu(self.a(h)), (self.w - self.w.mean(1, keepdim=True)) / self.w.std(1, keepdim=True)
+        )
 
 
 class TiedInside(Block):
@@ -50,13 +52,17 @@ class TiedInside(Block):
 @pytest.mark.parametrize("cls", [Normalised, Standardised])
 def test_the_fold_scales_the_tensor_at_every_use(cls):
     """A weight divided by its own norm carries no factor, whatever one of its two uses says."""
-    ratio = branch_ratio(lambda n, L: Net(n, [cls(a=nn.Linear(n, n), w=nn.Parameter(torch.randn(n, n))) for _ in range(L)]))
+    ratio = branch_ratio(
+        lambda n, L: Net(n, [cls(a=nn.Linear(n, n), w=nn.Parameter(torch.randn(n, n))) for _ in range(L)])
+    )
     assert ratio == pytest.approx(0.5, rel=1e-4)
 
 
 def test_a_tail_of_degree_two_is_refused():
     with pytest.raises(StructureError, match="homogeneous"):
-        two_sizes(lambda n, L: Net(n, [TiedInside(w=nn.Parameter(torch.randn(n, n) * 0.1)) for _ in range(L)]))
+        two_sizes(
+            lambda n, L: Net(n, [TiedInside(w=nn.Parameter(torch.randn(n, n) * 0.1)) for _ in range(L)])
+        )
 
 
 def test_branches_with_the_same_inner_names_are_not_mixed_up():
@@ -64,7 +70,9 @@ def test_branches_with_the_same_inner_names_are_not_mixed_up():
         def __init__(self, n):
             super().__init__()
             self.mlp = nn.Sequential(nn.LayerNorm(n), nn.Linear(n, 4 * n), nn.GELU(), nn.Linear(4 * n, n))
-            self.adapter = nn.Sequential(nn.LayerNorm(n), nn.Linear(n, n // 2), nn.GELU(), nn.Linear(n // 2, n))
+            self.adapter = nn.Sequential(
+                nn.LayerNorm(n), nn.Linear(n, n // 2), nn.GELU(), nn.Linear(n // 2, n)
+            )
 
         def forward(self, h):
             h = h + self.mlp(h)
@@ -79,7 +87,10 @@ def test_nested_stacks_of_equal_groups_get_equal_numbers():
     class Group(nn.Module):
         def __init__(self, n, L):
             super().__init__()
-            self.blocks, self.out = nn.ModuleList(Block(fc=nn.Linear(n, n)) for _ in range(L)), nn.Linear(n, n)
+            self.blocks, self.out = (
+                nn.ModuleList(Block(fc=nn.Linear(n, n)) for _ in range(L)),
+                nn.Linear(n, n),
+            )
 
         def forward(self, h):
             z = h
@@ -97,7 +108,13 @@ def test_a_learned_query_however_it_is_written():
     class Pool(nn.Module):
         def __init__(self, n, how):
             super().__init__()
-            self.embed, self.k, self.q, self.head, self.how = nn.Linear(6, n), nn.Linear(n, n), nn.Parameter(torch.randn(1, n)), nn.Linear(n, 5), how
+            self.embed, self.k, self.q, self.head, self.how = (
+                nn.Linear(6, n),
+                nn.Linear(n, n),
+                nn.Parameter(torch.randn(1, n)),
+                nn.Linear(n, 5),
+                how,
+            )
 
         def forward(self, x):
             h = self.embed(x)[None].expand(2, -1, -1)
@@ -108,7 +125,12 @@ def test_a_learned_query_however_it_is_written():
                 y = (self.q @ k.transpose(1, 2) * k.shape[-1] ** -0.5).softmax(-1) @ h
             return self.head(y[:, 0])
 
-    rows = [trimtab.parametrize(Pool(64, how), Pool(16, how), example=X, overrides={"q": {"init_law": "fixed"}})["q"] for how in ("sdpa", "matmul")]
+    rows = [
+        trimtab.parametrize(Pool(64, how), Pool(16, how), example=X, overrides={"q": {"init_law": "fixed"}})[
+            "q"
+        ]
+        for how in ("sdpa", "matmul")
+    ]
     assert [(r.init, r.u) for r in rows] == [pytest.approx((0.5, 0.5))] * 2
 
 
@@ -130,15 +152,24 @@ def test_values_that_share_only_a_bias_with_the_queries():
     class Cross(nn.Module):
         def __init__(self, n):
             super().__init__()
-            self.e, self.at, self.h = nn.Linear(6, n), nn.MultiheadAttention(n, 2, kdim=6, vdim=6, batch_first=True), nn.Linear(n, 5)
+            self.e, self.at, self.h = (
+                nn.Linear(6, n),
+                nn.MultiheadAttention(n, 2, kdim=6, vdim=6, batch_first=True),
+                nn.Linear(n, 5),
+            )
 
         def forward(self, x):
             h = self.e(x)[None]
             return self.h(h + self.at(h, x[None], x[None], need_weights=False)[0])
 
-    p = trimtab.parametrize(Cross(64), Cross(16), example=X, overrides={"at.*_proj_weight": {"init_law": "xavier"}})
+    p = trimtab.parametrize(
+        Cross(64), Cross(16), example=X, overrides={"at.*_proj_weight": {"init_law": "xavier"}}
+    )
     r = 4**-0.25
-    assert [p[f"at.{k}"].fold for k in ("q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_bias", "out_proj.weight")] == pytest.approx([r, r, r, r, 1 / r])
+    assert [
+        p[f"at.{k}"].fold
+        for k in ("q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_bias", "out_proj.weight")
+    ] == pytest.approx([r, r, r, r, 1 / r])
 
 
 @pytest.mark.parametrize("how", ["scalar", "weight", "vector"])
@@ -152,7 +183,10 @@ def test_a_constant_of_the_readout_however_it_is_written(how):
                 return F.linear(h, c * self.weight, self.bias)
             return super().forward(h * torch.full((h.shape[-1],), c))
 
-    model, base = (nn.Sequential(nn.Linear(6, n), nn.Tanh(), nn.Linear(n, n, bias=False), Head(n, 5, bias=False)) for n in (64, 16))
+    model, base = (
+        nn.Sequential(nn.Linear(6, n), nn.Tanh(), nn.Linear(n, n, bias=False), Head(n, 5, bias=False))
+        for n in (64, 16)
+    )
     p = trimtab.parametrize(model, base, example=X)
     assert p["3.weight"].init * p["2.weight"].init == pytest.approx((1 / 4) * (1 / 2) * 4)
 
@@ -163,7 +197,10 @@ def test_products_of_parameters_are_refused_not_guessed():
             return F.linear(h, self.a @ self.b)
 
     def build(n, L):
-        return Net(n, [LowRank(a=nn.Parameter(torch.randn(n, 4)), b=nn.Parameter(torch.randn(4, n))) for _ in range(L)])
+        return Net(
+            n,
+            [LowRank(a=nn.Parameter(torch.randn(n, 4)), b=nn.Parameter(torch.randn(4, n))) for _ in range(L)],
+        )
 
     with pytest.raises(StructureError, match="contraction is not known"):
         two_sizes(build, (16, 2), (64, 2))
@@ -173,7 +210,11 @@ def test_weights_of_all_blocks_in_one_tensor_are_refused():
     class Stacked(nn.Module):
         def __init__(self, n, L):
             super().__init__()
-            self.stem, self.w, self.head = nn.Linear(6, n), nn.Parameter(torch.randn(L, n, n) * n**-0.5), nn.Linear(n, 5)
+            self.stem, self.w, self.head = (
+                nn.Linear(6, n),
+                nn.Parameter(torch.randn(L, n, n) * n**-0.5),
+                nn.Linear(n, 5),
+            )
 
         def forward(self, x):
             h = self.stem(x)
@@ -190,8 +231,12 @@ def test_a_gate_on_skip_and_branch_does_not_carry_the_factor():
         def forward(self, h):
             return (1 - self.g) * h + self.g * self.f(h)
 
-    p = two_sizes(lambda n, L: Net(n, [Convex(fc=nn.Linear(n, n), g=nn.Parameter(torch.tensor(0.5))) for _ in range(L)]))
-    assert p.branches[0].tail == ("blocks.0.fc.weight", "blocks.0.fc.bias") and p["blocks.0.fc.weight"].init == pytest.approx(R)
+    p = two_sizes(
+        lambda n, L: Net(n, [Convex(fc=nn.Linear(n, n), g=nn.Parameter(torch.tensor(0.5))) for _ in range(L)])
+    )
+    assert p.branches[0].tail == ("blocks.0.fc.weight", "blocks.0.fc.bias") and p[
+        "blocks.0.fc.weight"
+    ].init == pytest.approx(R)
 
 
 def test_richness_sees_the_readout_behind_a_skip_from_the_input():
@@ -219,7 +264,13 @@ def test_factors_are_not_handed_to_another_size():
 
 def test_layers_of_one_sequential_keep_their_own_laws():
     def build(n, L):
-        net = Net(n, [Block(fc=nn.Sequential(nn.Linear(n, n, bias=False), nn.ReLU(), nn.Linear(n, n, bias=False))) for _ in range(L)])
+        net = Net(
+            n,
+            [
+                Block(fc=nn.Sequential(nn.Linear(n, n, bias=False), nn.ReLU(), nn.Linear(n, n, bias=False)))
+                for _ in range(L)
+            ],
+        )
         for block in net.blocks:
             nn.init.normal_(block.fc[0].weight, std=0.005)
         return net
@@ -295,7 +346,9 @@ def test_a_gate_that_starts_closed():
         def forward(self, h):
             return h + torch.tanh(self.g) * self.f(h)
 
-    p = two_sizes(lambda n, L: Net(n, [Flamingo(fc=nn.Linear(n, n), g=nn.Parameter(torch.zeros(()))) for _ in range(L)]))
+    p = two_sizes(
+        lambda n, L: Net(n, [Flamingo(fc=nn.Linear(n, n), g=nn.Parameter(torch.zeros(()))) for _ in range(L)])
+    )
     assert p.branches[0].tail == ("blocks.0.fc.weight", "blocks.0.fc.bias")
 
 
@@ -316,7 +369,9 @@ class TwoTerms(nn.Module):
 
 @pytest.mark.parametrize("together", [True, False])
 def test_scores_of_two_terms(together):
-    p = two_sizes(lambda n, L: LM(n, [Layer(n, TwoTerms(n, together)) for _ in range(L)]), (16, 2), (64, 2), IDS)
+    p = two_sizes(
+        lambda n, L: LM(n, [Layer(n, TwoTerms(n, together)) for _ in range(L)]), (16, 2), (64, 2), IDS
+    )
     assert p["layers.0.attn.q.weight"].fold == pytest.approx(0.5)
     assert {p[f"layers.0.attn.{k}.weight"].fold for k in ("k", "k2", "v", "o")} == {1.0}
 
@@ -329,7 +384,9 @@ def test_a_constant_gain_is_not_taken_for_a_draw(value, n):
             return h + self.gamma * self.f(h)
 
     def build(n, L):
-        return Net(n, [Scaled(fc=nn.Linear(n, n), gamma=nn.Parameter(torch.full((n,), value))) for _ in range(L)])
+        return Net(
+            n, [Scaled(fc=nn.Linear(n, n), gamma=nn.Parameter(torch.full((n,), value))) for _ in range(L)]
+        )
 
     p = two_sizes(build, (n, 2), (2 * n, 4))
     assert p["blocks.0.gamma"].rescale == pytest.approx(R)
@@ -358,7 +415,13 @@ def test_a_buffer_that_is_filled_piece_by_piece():
     class Filled(nn.Module):
         def __init__(self, n):
             super().__init__()
-            self.q, self.k1, self.k2, self.v, self.o = nn.Linear(n, n), nn.Linear(n, n // 2), nn.Linear(n, n // 2), nn.Linear(n, n), nn.Linear(n, n)
+            self.q, self.k1, self.k2, self.v, self.o = (
+                nn.Linear(n, n),
+                nn.Linear(n, n // 2),
+                nn.Linear(n, n // 2),
+                nn.Linear(n, n),
+                nn.Linear(n, n),
+            )
 
         def forward(self, h):
             half = h.shape[-1] // 2
@@ -376,7 +439,11 @@ def test_a_matrix_on_a_fixed_table():
         def __init__(self, n):
             super().__init__()
             self.register_buffer("table", torch.randn(7, 6))
-            self.project, self.embed, self.head = nn.Linear(6, n, bias=False), nn.Embedding(11, n), nn.Linear(n, 5)
+            self.project, self.embed, self.head = (
+                nn.Linear(6, n, bias=False),
+                nn.Embedding(11, n),
+                nn.Linear(n, 5),
+            )
 
         def forward(self, ids):
             return self.head(torch.tanh(self.embed(ids) + self.project(self.table)))
@@ -410,7 +477,11 @@ def plain_mlp(n, L=2):
 
 
 @pytest.mark.parametrize("draw", [lambda m: m, fixed], ids=["standard", "fixed std"])
-@pytest.mark.parametrize(("build", "example", "body"), [(plain_mlp, X, "blocks"), (lambda n: LM(n, [Layer(n), Layer(n)]), IDS, "layers")], ids=["mlp", "transformer"])
+@pytest.mark.parametrize(
+    ("build", "example", "body"),
+    [(plain_mlp, X, "blocks"), (lambda n: LM(n, [Layer(n), Layer(n)]), IDS, "layers")],
+    ids=["mlp", "transformer"],
+)
 def test_a_narrower_target_starts_as_its_base(build, example, body, draw):
     """512 wide to 64: the stream's rms is the base's (0.35 of it by the rule for larger targets); 64 numbers x 3 seeds."""
     sizes = [0.0, 0.0]
@@ -420,7 +491,9 @@ def test_a_narrower_target_starts_as_its_base(build, example, body, draw):
         trimtab.parametrize(model, base, example=example)
         for i, m in enumerate((model, base)):
             seen = []
-            hook = getattr(m, body)[-1].register_forward_hook(lambda m, args, out, seen=seen: seen.append(out))
+            hook = getattr(m, body)[-1].register_forward_hook(
+                lambda m, args, out, seen=seen: seen.append(out)
+            )
             with torch.no_grad():
                 m(example)
             hook.remove()
@@ -435,7 +508,9 @@ def test_there_and_back_through_a_model(name, scheme):
     up = trimtab.parametrize(build(64, 4), build(16, 2), example=example, scheme=scheme, apply=False)
     down = trimtab.parametrize(build(16, 2), build(64, 4), example=example, scheme=scheme, apply=False)
     for name, row in down.rows.items():
-        assert (up[name].init * row.init, up[name].u * row.u, up[name].s * row.s) == pytest.approx((1, 1, 1), rel=1e-9), name
+        assert (up[name].init * row.init, up[name].u * row.u, up[name].s * row.s) == pytest.approx(
+            (1, 1, 1), rel=1e-9
+        ), name
 
 
 class Bottleneck(nn.Module):
@@ -455,11 +530,15 @@ def test_one_width_up_and_the_other_down_is_asked_and_the_answer_works():
     def models():
         return Bottleneck(64, 16, 4), Bottleneck(16, 64, 2)
 
-    with pytest.raises(InputError, match=r"up.weight: fan-in x 4, fan-out x 0.25(.|\n)*fc.weight: fan-in x 0.25, fan-out x 4") as asked:
+    with pytest.raises(
+        InputError, match=r"up.weight: fan-in x 4, fan-out x 0.25(.|\n)*fc.weight: fan-in x 0.25, fan-out x 4"
+    ) as asked:
         trimtab.parametrize(*models(), example=X)
     pasted = ast.literal_eval(re.search(r"pass overrides=(.*)\.$", str(asked.value))[1])
     p = trimtab.parametrize(*models(), example=X, overrides=pasted)
-    assert p["blocks.3.up.weight"].init == pytest.approx(1 / 2) and p["blocks.3.fc.weight"].init == pytest.approx(2 * 2**-0.5, rel=1e-5)
+    assert p["blocks.3.up.weight"].init == pytest.approx(1 / 2) and p[
+        "blocks.3.fc.weight"
+    ].init == pytest.approx(2 * 2**-0.5, rel=1e-5)
     assert (p["blocks.0.up.weight"].u, p["blocks.0.up.weight"].s) == pytest.approx((1 / 4 * R, 4 * R))
 
 
@@ -487,7 +566,11 @@ class Quantised(nn.Module):
         self.codes = nn.Parameter(codes, requires_grad=False)
         self.order = nn.Parameter(torch.randperm(n), requires_grad=False)
         self.spare = nn.Parameter(torch.zeros(2, n, dtype=torch.int64), requires_grad=False)
-        self.stem, self.scale, self.head = nn.Linear(6, n), nn.Parameter(torch.full((n,), 0.01)), nn.Linear(n, 5)
+        self.stem, self.scale, self.head = (
+            nn.Linear(6, n),
+            nn.Parameter(torch.full((n,), 0.01)),
+            nn.Linear(n, 5),
+        )
 
     def forward(self, x):
         h = torch.relu(self.stem(x))[:, self.order]
@@ -501,7 +584,10 @@ def test_numbers_that_are_not_floating_point_are_left_alone(dtype):
     before = copy.deepcopy(model)
     p = trimtab.parametrize(model, Quantised(16, dtype), example=X)
     for name in ("codes", "order", "spare"):
-        assert torch.equal(getattr(model, name).float(), getattr(before, name).float()) and p[name].rescale == 1.0
+        assert (
+            torch.equal(getattr(model, name).float(), getattr(before, name).float())
+            and p[name].rescale == 1.0
+        )
     assert not torch.equal(model.head.weight, before.head.weight)
     assert any("3 parameters are not floating point" in note for note in p.notes)
     p.check(p.optimizer(torch.optim.AdamW, lr=1e-3))
@@ -533,7 +619,9 @@ def test_memory_shared_with_the_base_is_refused(share):
     model, base = plain_mlp(64), plain_mlp(16)
     share(model, base)
     before = copy.deepcopy(base.state_dict())
-    with pytest.raises(InputError, match="head.bias of the model and head.bias of the base are one memory.*copy.deepcopy"):
+    with pytest.raises(
+        InputError, match="head.bias of the model and head.bias of the base are one memory.*copy.deepcopy"
+    ):
         trimtab.parametrize(model, base, example=X)
     assert all(torch.equal(v, before[k]) for k, v in base.state_dict().items())
     model = plain_mlp(64)

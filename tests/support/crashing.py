@@ -38,7 +38,12 @@ def write(folder: Path, sweep: dict) -> Path:
 def start(path: Path, workers=2, **popen):
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        [sys.executable, "-m", "trimtab.cli", "sweep", str(path), "--workers", str(workers)], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **popen
+        [sys.executable, "-m", "trimtab.cli", "sweep", str(path), "--workers", str(workers)],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        **popen,
     )
 
 

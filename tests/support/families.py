@@ -33,19 +33,38 @@ def gpt2(n, L):
 
 @family(TEXT)
 def gpt2_untied(n, L):
-    return T.GPT2LMHeadModel(T.GPT2Config(vocab_size=64, n_positions=16, n_embd=n, n_layer=L, n_head=4, tie_word_embeddings=False))
+    return T.GPT2LMHeadModel(
+        T.GPT2Config(vocab_size=64, n_positions=16, n_embd=n, n_layer=L, n_head=4, tie_word_embeddings=False)
+    )
 
 
 @family(TEXT)
 def llama_gqa(n, L):
     return T.LlamaForCausalLM(
-        T.LlamaConfig(vocab_size=64, hidden_size=n, intermediate_size=2 * n, num_hidden_layers=L, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=16)
+        T.LlamaConfig(
+            vocab_size=64,
+            hidden_size=n,
+            intermediate_size=2 * n,
+            num_hidden_layers=L,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=16,
+        )
     )
 
 
 @family(TEXT, branches=lambda L: L, kinds=("parallel",))
 def neox(n, L):
-    return T.GPTNeoXForCausalLM(T.GPTNeoXConfig(vocab_size=64, hidden_size=n, intermediate_size=2 * n, num_hidden_layers=L, num_attention_heads=4, max_position_embeddings=16))
+    return T.GPTNeoXForCausalLM(
+        T.GPTNeoXConfig(
+            vocab_size=64,
+            hidden_size=n,
+            intermediate_size=2 * n,
+            num_hidden_layers=L,
+            num_attention_heads=4,
+            max_position_embeddings=16,
+        )
+    )
 
 
 @family(TEXT)
@@ -69,7 +88,14 @@ def gemma2(n, L):
 def qwen3(n, L):
     return T.Qwen3ForCausalLM(
         T.Qwen3Config(
-            vocab_size=64, hidden_size=n, intermediate_size=2 * n, num_hidden_layers=L, num_attention_heads=4, num_key_value_heads=2, head_dim=n // 4, max_position_embeddings=16
+            vocab_size=64,
+            hidden_size=n,
+            intermediate_size=2 * n,
+            num_hidden_layers=L,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=n // 4,
+            max_position_embeddings=16,
         )
     )
 
@@ -111,53 +137,100 @@ def granite(n, L):
 
 @family(TEXT, kinds=("post-norm",))
 def bert(n, L):
-    return T.BertForMaskedLM(T.BertConfig(vocab_size=64, hidden_size=n, intermediate_size=2 * n, num_hidden_layers=L, num_attention_heads=4, max_position_embeddings=16))
+    return T.BertForMaskedLM(
+        T.BertConfig(
+            vocab_size=64,
+            hidden_size=n,
+            intermediate_size=2 * n,
+            num_hidden_layers=L,
+            num_attention_heads=4,
+            max_position_embeddings=16,
+        )
+    )
 
 
 @family(PAIR, branches=lambda L: 5 * L)
 def t5(n, L):
-    return T.T5ForConditionalGeneration(T.T5Config(vocab_size=64, d_model=n, d_ff=2 * n, d_kv=n // 4, num_layers=L, num_heads=4))
+    return T.T5ForConditionalGeneration(
+        T.T5Config(vocab_size=64, d_model=n, d_ff=2 * n, d_kv=n // 4, num_layers=L, num_heads=4)
+    )
 
 
 @family(PIXELS)
 def vit(n, L):
-    return T.ViTForImageClassification(T.ViTConfig(hidden_size=n, intermediate_size=2 * n, num_hidden_layers=L, num_attention_heads=4, image_size=32, patch_size=8))
+    return T.ViTForImageClassification(
+        T.ViTConfig(
+            hidden_size=n,
+            intermediate_size=2 * n,
+            num_hidden_layers=L,
+            num_attention_heads=4,
+            image_size=32,
+            patch_size=8,
+        )
+    )
 
 
 @family(PIXELS)
 def dinov2(n, L):
-    return T.Dinov2ForImageClassification(T.Dinov2Config(hidden_size=n, mlp_ratio=2, num_hidden_layers=L, num_attention_heads=4, image_size=32, patch_size=8))
+    return T.Dinov2ForImageClassification(
+        T.Dinov2Config(
+            hidden_size=n,
+            mlp_ratio=2,
+            num_hidden_layers=L,
+            num_attention_heads=4,
+            image_size=32,
+            patch_size=8,
+        )
+    )
 
 
 @family(PIXELS, branches=lambda L: 4 * L)
 def swin(n, L):
-    return T.SwinForImageClassification(T.SwinConfig(embed_dim=n, depths=[L, L], num_heads=[2, 4], image_size=32, patch_size=4, window_size=4))
+    return T.SwinForImageClassification(
+        T.SwinConfig(embed_dim=n, depths=[L, L], num_heads=[2, 4], image_size=32, patch_size=4, window_size=4)
+    )
 
 
 @family(PIXELS, kinds=("identity", "projection"))
 def resnet(n, L):
-    return T.ResNetForImageClassification(T.ResNetConfig(embedding_size=n, hidden_sizes=[n, 2 * n], depths=[L, L], layer_type="basic"))
+    return T.ResNetForImageClassification(
+        T.ResNetConfig(embedding_size=n, hidden_sizes=[n, 2 * n], depths=[L, L], layer_type="basic")
+    )
 
 
 @family(PIXELS, kinds=("identity", "projection"))
 def resnet_bottleneck(n, L):
-    return T.ResNetForImageClassification(T.ResNetConfig(embedding_size=n, hidden_sizes=[4 * n, 8 * n], depths=[L, L], layer_type="bottleneck"))
+    return T.ResNetForImageClassification(
+        T.ResNetConfig(embedding_size=n, hidden_sizes=[4 * n, 8 * n], depths=[L, L], layer_type="bottleneck")
+    )
 
 
 @family(PIXELS)
 def convnext(n, L):
-    return T.ConvNextForImageClassification(T.ConvNextConfig(hidden_sizes=[n, 2 * n], depths=[L, L], num_stages=2))
+    return T.ConvNextForImageClassification(
+        T.ConvNextConfig(hidden_sizes=[n, 2 * n], depths=[L, L], num_stages=2)
+    )
 
 
 @family(TEXT, branches=lambda L: L)
 def mamba(n, L):
-    return T.MambaForCausalLM(T.MambaConfig(vocab_size=64, hidden_size=n, num_hidden_layers=L, state_size=4, time_step_rank=4))
+    return T.MambaForCausalLM(
+        T.MambaConfig(vocab_size=64, hidden_size=n, num_hidden_layers=L, state_size=4, time_step_rank=4)
+    )
 
 
 @family(TEXT, kinds=("post-norm",))
 def albert(n, L):
     return T.AlbertForMaskedLM(
-        T.AlbertConfig(vocab_size=64, embedding_size=16, hidden_size=n, intermediate_size=2 * n, num_hidden_layers=L, num_attention_heads=4, max_position_embeddings=16)
+        T.AlbertConfig(
+            vocab_size=64,
+            embedding_size=16,
+            hidden_size=n,
+            intermediate_size=2 * n,
+            num_hidden_layers=L,
+            num_attention_heads=4,
+            max_position_embeddings=16,
+        )
     )
 
 
@@ -165,14 +238,31 @@ def albert(n, L):
 def phi3(n, L):
     return T.Phi3ForCausalLM(
         T.Phi3Config(
-            vocab_size=64, hidden_size=n, intermediate_size=2 * n, num_hidden_layers=L, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=16, pad_token_id=0
+            vocab_size=64,
+            hidden_size=n,
+            intermediate_size=2 * n,
+            num_hidden_layers=L,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=16,
+            pad_token_id=0,
         )
     )
 
 
 @family(TEXT)
 def opt(n, L):
-    return T.OPTForCausalLM(T.OPTConfig(vocab_size=64, hidden_size=n, ffn_dim=2 * n, num_hidden_layers=L, num_attention_heads=4, max_position_embeddings=16, word_embed_proj_dim=n))
+    return T.OPTForCausalLM(
+        T.OPTConfig(
+            vocab_size=64,
+            hidden_size=n,
+            ffn_dim=2 * n,
+            num_hidden_layers=L,
+            num_attention_heads=4,
+            max_position_embeddings=16,
+            word_embed_proj_dim=n,
+        )
+    )
 
 
 @family(TEXT)
@@ -183,13 +273,30 @@ def bloom(n, L):
 @family(TEXT)
 def olmo2(n, L):
     return T.Olmo2ForCausalLM(
-        T.Olmo2Config(vocab_size=64, hidden_size=n, intermediate_size=2 * n, num_hidden_layers=L, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=16)
+        T.Olmo2Config(
+            vocab_size=64,
+            hidden_size=n,
+            intermediate_size=2 * n,
+            num_hidden_layers=L,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=16,
+        )
     )
 
 
 @family(PIXELS)
 def deit(n, L):
-    return T.DeiTForImageClassification(T.DeiTConfig(hidden_size=n, intermediate_size=2 * n, num_hidden_layers=L, num_attention_heads=4, image_size=32, patch_size=8))
+    return T.DeiTForImageClassification(
+        T.DeiTConfig(
+            hidden_size=n,
+            intermediate_size=2 * n,
+            num_hidden_layers=L,
+            num_attention_heads=4,
+            image_size=32,
+            patch_size=8,
+        )
+    )
 
 
 @family(PAIR, branches=lambda L: 5 * L, kinds=("post-norm",))
@@ -211,21 +318,44 @@ def bart(n, L):
 
 @family(TEXT, kinds=("post-norm",))
 def roberta(n, L):
-    return T.RobertaForMaskedLM(T.RobertaConfig(vocab_size=64, hidden_size=n, intermediate_size=2 * n, num_hidden_layers=L, num_attention_heads=4, max_position_embeddings=16))
+    return T.RobertaForMaskedLM(
+        T.RobertaConfig(
+            vocab_size=64,
+            hidden_size=n,
+            intermediate_size=2 * n,
+            num_hidden_layers=L,
+            num_attention_heads=4,
+            max_position_embeddings=16,
+        )
+    )
 
 
 @family(TEXT, kinds=("identity", "parallel"))
 def cohere(n, L):
     return T.CohereForCausalLM(
-        T.CohereConfig(vocab_size=64, hidden_size=n, intermediate_size=2 * n, num_hidden_layers=L, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=16)
+        T.CohereConfig(
+            vocab_size=64,
+            hidden_size=n,
+            intermediate_size=2 * n,
+            num_hidden_layers=L,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=16,
+        )
     )
 
 
 @family(TEXT, branches=lambda L: L, kinds=("parallel",))
 def falcon(n, L):
-    return T.FalconForCausalLM(T.FalconConfig(vocab_size=64, hidden_size=n, num_hidden_layers=L, num_attention_heads=4))
+    return T.FalconForCausalLM(
+        T.FalconConfig(vocab_size=64, hidden_size=n, num_hidden_layers=L, num_attention_heads=4)
+    )
 
 
 @family(PIXELS, branches=lambda L: 4 * L, kinds=("identity", "projection"))
 def regnet(n, L):
-    return T.RegNetForImageClassification(T.RegNetConfig(embedding_size=n, hidden_sizes=[n, 2 * n, 2 * n, 2 * n], depths=[L] * 4, groups_width=8))
+    return T.RegNetForImageClassification(
+        T.RegNetConfig(
+            embedding_size=n, hidden_sizes=[n, 2 * n, 2 * n, 2 * n], depths=[L] * 4, groups_width=8
+        )
+    )

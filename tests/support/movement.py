@@ -68,7 +68,18 @@ def scaled(model, pattern, factor):
 
 
 def gpt2(n, L):
-    return T.GPT2LMHeadModel(T.GPT2Config(vocab_size=TOKENS + 1, n_positions=32, n_embd=n, n_layer=L, n_head=4, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0))
+    return T.GPT2LMHeadModel(
+        T.GPT2Config(
+            vocab_size=TOKENS + 1,
+            n_positions=32,
+            n_embd=n,
+            n_layer=L,
+            n_head=4,
+            resid_pdrop=0,
+            embd_pdrop=0,
+            attn_pdrop=0,
+        )
+    )
 
 
 def llama(n, L, embeddings=5.0):
@@ -76,11 +87,19 @@ def llama(n, L, embeddings=5.0):
 
 
 def qwen3(n, L, embeddings=5.0):
-    return scaled(T.Qwen3ForCausalLM(T.Qwen3Config(**text_sizes(n, L), head_dim=n // 4)), "embed_tokens.weight", embeddings)
+    return scaled(
+        T.Qwen3ForCausalLM(T.Qwen3Config(**text_sizes(n, L), head_dim=n // 4)),
+        "embed_tokens.weight",
+        embeddings,
+    )
 
 
 def gemma2(n, L, gain=0.3, std=0.1):
-    model = T.Gemma2ForCausalLM(T.Gemma2Config(**text_sizes(n, L), head_dim=n // 4, query_pre_attn_scalar=n // 4, initializer_range=std))
+    model = T.Gemma2ForCausalLM(
+        T.Gemma2Config(
+            **text_sizes(n, L), head_dim=n // 4, query_pre_attn_scalar=n // 4, initializer_range=std
+        )
+    )
     with torch.no_grad():
         for layer in model.model.layers:
             layer.post_attention_layernorm.weight.fill_(gain - 1)  # stored as 1 + w
@@ -90,13 +109,25 @@ def gemma2(n, L, gain=0.3, std=0.1):
 
 def vit(n, L):
     return T.ViTForImageClassification(
-        T.ViTConfig(hidden_size=n, intermediate_size=2 * n, num_hidden_layers=L, num_attention_heads=4, image_size=32, patch_size=8, num_labels=CLASSES)
+        T.ViTConfig(
+            hidden_size=n,
+            intermediate_size=2 * n,
+            num_hidden_layers=L,
+            num_attention_heads=4,
+            image_size=32,
+            patch_size=8,
+            num_labels=CLASSES,
+        )
     )
 
 
 def resnet(n, L, gain=0.3):
     n = n // 2  # channels of the first stage; the stream that is read out is twice as wide
-    model = T.ResNetForImageClassification(T.ResNetConfig(embedding_size=n, hidden_sizes=[n, 2 * n], depths=[L, L], layer_type="basic", num_labels=CLASSES))
+    model = T.ResNetForImageClassification(
+        T.ResNetConfig(
+            embedding_size=n, hidden_sizes=[n, 2 * n], depths=[L, L], layer_type="basic", num_labels=CLASSES
+        )
+    )
     return scaled(model, "layer.1.normalization.weight", gain)
 
 
@@ -117,10 +148,18 @@ def change(name, size, base, scheme, seed, **choices):
     torch.manual_seed(seed)
     model = build(*size, **choices).train()
     overrides = {"*norm*.weight": {"weight_decay": 0}} if name == "gemma2" else None
-    p = trimtab.parametrize(model, build(*base, **choices), scheme=scheme, example={k: v[:2] for k, v in batch.items()}, overrides=overrides)
+    p = trimtab.parametrize(
+        model,
+        build(*base, **choices),
+        scheme=scheme,
+        example={k: v[:2] for k, v in batch.items()},
+        overrides=overrides,
+    )
     optimizer = p.optimizer(torch.optim.AdamW, lr=1e-3)
     seen = {}
-    model.get_submodule(before).register_forward_pre_hook(lambda _, args: seen.update(stream=args[0].detach().clone()))
+    model.get_submodule(before).register_forward_pre_hook(
+        lambda _, args: seen.update(stream=args[0].detach().clone())
+    )
 
     def look():
         with torch.no_grad():
@@ -131,7 +170,11 @@ def change(name, size, base, scheme, seed, **choices):
     for _ in range(STEPS):
         optimizer.zero_grad()
         logits = model(**batch).logits
-        loss = F.cross_entropy(logits, LABELS) if logits.ndim == 2 else F.cross_entropy(logits[:, :-1].flatten(0, 1), IDS[:, 1:].flatten())
+        loss = (
+            F.cross_entropy(logits, LABELS)
+            if logits.ndim == 2
+            else F.cross_entropy(logits[:, :-1].flatten(0, 1), IDS[:, 1:].flatten())
+        )
         loss.backward()
         optimizer.step()
         out.append([(a - b).pow(2).mean().sqrt().item() for a, b in zip(look(), start, strict=True)])
@@ -140,7 +183,10 @@ def change(name, size, base, scheme, seed, **choices):
 
 def slopes(name, sizes, scheme, seeds=range(SEEDS), **choices):
     """Slope of log RMS change against log size, sizes doubling: (STEPS, 2)."""
-    rows = [torch.stack([change(name, size, sizes[0], scheme, seed, **choices) for seed in seeds]).mean(0).log() for size in sizes]
+    rows = [
+        torch.stack([change(name, size, sizes[0], scheme, seed, **choices) for seed in seeds]).mean(0).log()
+        for size in sizes
+    ]
     x = torch.tensor([math.log(2.0) * i for i in range(len(sizes))])
     x = x - x.mean()
     return (torch.stack(rows) * x[:, None, None]).sum(0) / x.square().sum()

@@ -82,7 +82,13 @@ class Attention(nn.Module):
 class Layer(nn.Module):
     def __init__(self, n, power=0.5, c=(1.0, 1.0)):
         super().__init__()
-        self.n1, self.attn, self.n2, self.up, self.down = nn.LayerNorm(n), Attention(n, power=power), nn.LayerNorm(n), nn.Linear(n, 2 * n), nn.Linear(2 * n, n)
+        self.n1, self.attn, self.n2, self.up, self.down = (
+            nn.LayerNorm(n),
+            Attention(n, power=power),
+            nn.LayerNorm(n),
+            nn.Linear(n, 2 * n),
+            nn.Linear(2 * n, n),
+        )
         self.c = c
 
     def forward(self, h):
@@ -109,7 +115,10 @@ class Transformer(nn.Module):
 class ConvBlock(nn.Module):
     def __init__(self, n, norm=True):
         super().__init__()
-        self.conv, self.bn = nn.Conv2d(n, n, 3, padding=1, bias=False), nn.BatchNorm2d(n) if norm else nn.Identity()
+        self.conv, self.bn = (
+            nn.Conv2d(n, n, 3, padding=1, bias=False),
+            nn.BatchNorm2d(n) if norm else nn.Identity(),
+        )
 
     def forward(self, h):
         return h + self.bn(self.conv(torch.relu(h)))
@@ -120,7 +129,11 @@ class ResNet(nn.Module):
 
     def __init__(self, n, L, norm=True):
         super().__init__()
-        self.stem, self.blocks, self.head = nn.Conv2d(3, n, 3, padding=1), nn.Sequential(*[ConvBlock(n, norm) for _ in range(L)]), nn.Linear(n, C)
+        self.stem, self.blocks, self.head = (
+            nn.Conv2d(3, n, 3, padding=1),
+            nn.Sequential(*[ConvBlock(n, norm) for _ in range(L)]),
+            nn.Linear(n, C),
+        )
 
     def forward(self, x):
         return self.head(torch.relu(self.blocks(self.stem(x))).mean((2, 3)))

@@ -24,7 +24,13 @@ def transformer(bug="", alpha=0.5):
         m, m_L = n / BASE[0], L / BASE[1]
         c = m_L**-alpha
         d = n // 4
-        model = Transformer(n, L, tied="tied" in bug, c=(c, 1.0 if bug == "forgotten branch" else c), out=1.0 if bug in ("unscaled readout", "tied head unscaled") else 1 / m)
+        model = Transformer(
+            n,
+            L,
+            tied="tied" in bug,
+            c=(c, 1.0 if bug == "forgotten branch" else c),
+            out=1.0 if bug in ("unscaled readout", "tied head unscaled") else 1 / m,
+        )
         for layer in model.layers:
             layer.attn.scale = d**-0.5 if bug == "wrong attention scale" else (BASE[0] // 4) ** 0.5 / d
             if bug == "double depth init":
@@ -42,11 +48,22 @@ def transformer(bug="", alpha=0.5):
             rate = 1.0
             if name.startswith("layers."):
                 rate = m_L ** (alpha - 1) / (m if p.ndim == 2 else 1)
-            if name.endswith("bias") and bug == "bias with the wrong rate" and "norm" not in name and ".n" not in name:
+            if (
+                name.endswith("bias")
+                and bug == "bias with the wrong rate"
+                and "norm" not in name
+                and ".n" not in name
+            ):
                 rate /= m
             if name.startswith("embed") and bug == "embeddings scaled by mistake":
                 rate /= m
-            groups.append(dict(params=[p], lr=lr * rate, weight_decay=decay if bug == "decay not scaled with width" else decay / rate))
+            groups.append(
+                dict(
+                    params=[p],
+                    lr=lr * rate,
+                    weight_decay=decay if bug == "decay not scaled with width" else decay / rate,
+                )
+            )
         return torch.optim.AdamW(groups)
 
     return build, optimizer
@@ -77,13 +94,21 @@ def mlp(bug="", cls=torch.optim.Adam):
             elif name == "head.bias":
                 rate = 1.0
             elif name.startswith("blocks"):
-                rate = m_L**-0.5 * ((1 / m if p.ndim == 2 else 1.0) if adam else (1.0 if p.ndim == 2 else m) * m_L**0.5)
+                rate = m_L**-0.5 * (
+                    (1 / m if p.ndim == 2 else 1.0) if adam else (1.0 if p.ndim == 2 else m) * m_L**0.5
+                )
             else:
                 rate = 1.0 if adam else m
             if name.endswith("bias") and bug == "bias with the wrong rate" and name != "head.bias":
                 rate /= m
             decay = 0.1 if bug == "decay not scaled with width" else 0.1 / rate
-            groups.append(dict(params=[p], lr=(2e-3 if adam else 0.1) * rate, weight_decay=decay if cls is torch.optim.AdamW else 0.0))
+            groups.append(
+                dict(
+                    params=[p],
+                    lr=(2e-3 if adam else 0.1) * rate,
+                    weight_decay=decay if cls is torch.optim.AdamW else 0.0,
+                )
+            )
         return cls(groups)
 
     return build, optimizer

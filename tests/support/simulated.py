@@ -33,7 +33,9 @@ class Measured(NamedTuple):
 
 def curve(kind: str, x: np.ndarray, m: float) -> np.ndarray:
     d = x - m
-    left, right = {"two-sided": (0.05, 0.2), "two-sided, mirrored": (0.2, 0.05), "flat": (0.002, 0.002)}.get(kind, (0.1, 0.1))
+    left, right = {"two-sided": (0.05, 0.2), "two-sided, mirrored": (0.2, 0.05), "flat": (0.002, 0.002)}.get(
+        kind, (0.1, 0.1)
+    )
     if kind == "quartic":
         return 1 + 0.03 * d**4
     if kind == "cliff":  # what small networks do: slowly down by a factor of ten, then up a cliff
@@ -45,7 +47,9 @@ def runs(rng: np.random.Generator, kind: str, noise: float, seeds: int, shared: 
     """(x, y, seed, wall, optimum) of one made-up size."""
     x, wall = RATES, math.inf
     m = -1.0 + rng.uniform(-0.25, 0.25) if m is None else m
-    if kind.startswith("wall"):  # one step right of the minimum; "wall, short" stands before the minimum is reached
+    if kind.startswith(
+        "wall"
+    ):  # one step right of the minimum; "wall, short" stands before the minimum is reached
         limit = m + (0.5 if kind == "wall" else -0.1)
         wall = float(x[x >= limit][0])
         x = x[x < wall]
@@ -63,7 +67,9 @@ def runs(rng: np.random.Generator, kind: str, noise: float, seeds: int, shared: 
 def noise_for(kind: str, se: float, seeds: int, shared: bool = True) -> float:
     """The noise at which the fit's own standard error is `se`: three pilots of 60."""
     if kind == "flat":
-        return 0.02 * math.sqrt(seeds / 3)  # the curve rises by less than one standard deviation of a run within three octaves
+        return 0.02 * math.sqrt(
+            seeds / 3
+        )  # the curve rises by less than one standard deviation of a run within three octaves
     if kind.startswith("wall"):  # half a curve says little of its own error: the same noise as on a whole one
         return noise_for("quadratic", se, seeds, shared)
     noise = (2.0 if kind == "cliff" else 0.5) * se * math.sqrt(seeds / 3)
@@ -87,7 +93,14 @@ def coverage(kind: str, se: float, seeds: int, shared: bool, n: int, rng: int = 
         rows.append((f.low <= m <= f.high, math.isfinite(f.high - f.low), f.stderr, f.optimum - m))
     covered, bounded, stderr, off = np.array(rows, float).T
     inside = covered[bounded > 0]
-    return Measured(covered.mean(), bounded.mean(), inside.mean() if len(inside) else math.nan, float(np.nanmedian(stderr)), float(off.mean()), float(off.std()))
+    return Measured(
+        covered.mean(),
+        bounded.mean(),
+        inside.mean() if len(inside) else math.nan,
+        float(np.nanmedian(stderr)),
+        float(off.mean()),
+        float(off.std()),
+    )
 
 
 class Told(NamedTuple):
@@ -96,12 +109,24 @@ class Told(NamedTuple):
     covered: float
 
 
-def verdicts(slope: float, se: float, n: int, kind: str = "quadratic", sizes: int = 4, seeds: int = 3, scatter: float = 0.0, rng: int = 0) -> Told:
+def verdicts(
+    slope: float,
+    se: float,
+    n: int,
+    kind: str = "quadratic",
+    sizes: int = 4,
+    seeds: int = 3,
+    scatter: float = 0.0,
+    rng: int = 0,
+) -> Told:
     """How often each verdict is given, and how often the drift's interval holds the slope, over `sizes` doublings."""
     draw, noise = np.random.default_rng(rng), noise_for(kind, se, seeds)
     count, covered = Counter(), 0
     for _ in range(n):
-        made = [runs(draw, kind, noise, seeds, True, -0.75 - slope * i + scatter * draw.standard_normal()) for i in range(sizes)]
+        made = [
+            runs(draw, kind, noise, seeds, True, -0.75 - slope * i + scatter * draw.standard_normal())
+            for i in range(sizes)
+        ]
         fits = [fit(x, y, seed, wall=wall) for x, y, seed, wall, _ in made]
         d = drift(fits, range(sizes), inflation=inflation([m[:3] for m in made], fits, [m[3] for m in made]))
         count[verdict(d)] += 1

@@ -31,7 +31,9 @@ class Case:
     tail: set[str] = dataclasses.field(default_factory=set)  # of the first branch
     roles: dict[str, str] = dataclasses.field(default_factory=dict)
     places: dict[str, str] = dataclasses.field(default_factory=dict)
-    numbers: dict[str, tuple[float, float, float]] = dataclasses.field(default_factory=dict)  # width x 2, depth x 2
+    numbers: dict[str, tuple[float, float, float]] = dataclasses.field(
+        default_factory=dict
+    )  # width x 2, depth x 2
     overrides: dict[str, Any] | None = None
 
 
@@ -112,7 +114,10 @@ class PostNorm(TwoLayer):
 @case(X, kinds={"post-norm"}, tail={"blocks.0.down.weight", "blocks.0.down.bias"}, places={"blocks.0.norm.weight": "stream", "blocks.1.norm.bias": "stream"},
       numbers={"blocks.0.norm.weight": (1, 1 / 2, 1 / 2), "blocks.1.norm.weight": (1, 1 / 2, 1 / 2)})  # fmt: skip
 def post_norm(n, L):
-    return Net(n, [PostNorm(norm=nn.LayerNorm(n), up=nn.Linear(n, 3 * n), down=nn.Linear(3 * n, n)) for _ in range(L)])
+    return Net(
+        n,
+        [PostNorm(norm=nn.LayerNorm(n), up=nn.Linear(n, 3 * n), down=nn.Linear(3 * n, n)) for _ in range(L)],
+    )
 
 
 class OutNorm(Block):
@@ -141,7 +146,12 @@ class RMSGain(nn.Module):
         return h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-6) * (1.0 + self.weight)
 
 
-@case(X, tail={"blocks.0.norm.weight"}, places={"blocks.0.norm.weight": "tail"}, numbers={"blocks.0.norm.weight": (R, 1 / 2, 1 / 2)})
+@case(
+    X,
+    tail={"blocks.0.norm.weight"},
+    places={"blocks.0.norm.weight": "tail"},
+    numbers={"blocks.0.norm.weight": (R, 1 / 2, 1 / 2)},
+)
 def gain_stored_as_one_plus_w(n, L):
     return Net(n, [OutNorm(fc=nn.Linear(n, n), norm=RMSGain(n)) for _ in range(L)])
 
@@ -151,25 +161,42 @@ class Scaled(TwoLayer):
         return h + self.gamma * self.f(h)
 
 
-@case(X, tail={"blocks.0.gamma"}, roles={"blocks.0.gamma": "elementwise"}, numbers={"blocks.0.gamma": (R, 1 / 2, 1 / 2), "blocks.0.down.weight": INNER})
+@case(
+    X,
+    tail={"blocks.0.gamma"},
+    roles={"blocks.0.gamma": "elementwise"},
+    numbers={"blocks.0.gamma": (R, 1 / 2, 1 / 2), "blocks.0.down.weight": INNER},
+)
 def layer_scale(n, L):
     return Net(n, [two_layer(n, gamma=nn.Parameter(torch.full((n,), 0.5))) for _ in range(L)])
 
 
-CASES["layer-scale"].build = lambda n, L: Net(n, [_with(Scaled, n, nn.Parameter(torch.full((n,), 0.5))) for _ in range(L)])
+CASES["layer-scale"].build = lambda n, L: Net(
+    n, [_with(Scaled, n, nn.Parameter(torch.full((n,), 0.5))) for _ in range(L)]
+)
 
 
 def _with(cls, n, gamma):
     return cls(norm=nn.LayerNorm(n), up=nn.Linear(n, 3 * n), down=nn.Linear(3 * n, n), gamma=gamma)
 
 
-@case(X, tail={"blocks.0.gamma"}, roles={"blocks.0.gamma": "elementwise"}, numbers={"blocks.0.gamma": (1, 1 / 2, 1 / 2), "blocks.0.down.weight": (R, 1 / 2, 1 / 4)})
+@case(
+    X,
+    tail={"blocks.0.gamma"},
+    roles={"blocks.0.gamma": "elementwise"},
+    numbers={"blocks.0.gamma": (1, 1 / 2, 1 / 2), "blocks.0.down.weight": (R, 1 / 2, 1 / 4)},
+)
 def tiny_layer_scale(n, L):
     """Starts as good as at zero: left there, and what is before it obeys alpha = 1."""
     return Net(n, [_with(Scaled, n, nn.Parameter(torch.full((n,), 1e-6))) for _ in range(L)])
 
 
-@case(X, tail={"blocks.0.gamma"}, roles={"blocks.0.gamma": "scalar"}, numbers={"blocks.0.gamma": (1, 1 / 2, 1), "blocks.0.up.weight": (R, 1 / 2, 1 / 4)})
+@case(
+    X,
+    tail={"blocks.0.gamma"},
+    roles={"blocks.0.gamma": "scalar"},
+    numbers={"blocks.0.gamma": (1, 1 / 2, 1), "blocks.0.up.weight": (R, 1 / 2, 1 / 4)},
+)
 def rezero(n, L):
     return Net(n, [_with(Scaled, n, nn.Parameter(torch.zeros(()))) for _ in range(L)])
 
@@ -180,11 +207,21 @@ class ConvBlock(Block):
 
 
 def conv_block(n):
-    return ConvBlock(conv1=nn.Conv2d(n, n, 3, padding=1, bias=False), bn1=nn.BatchNorm2d(n), conv2=nn.Conv2d(n, n, 3, padding=1, bias=False), bn2=nn.BatchNorm2d(n))
+    return ConvBlock(
+        conv1=nn.Conv2d(n, n, 3, padding=1, bias=False),
+        bn1=nn.BatchNorm2d(n),
+        conv2=nn.Conv2d(n, n, 3, padding=1, bias=False),
+        bn2=nn.BatchNorm2d(n),
+    )
 
 
 def conv_net(n, blocks):
-    return Net(n, blocks, nn.Conv2d(3, n, 3, padding=1), nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(n, C)))
+    return Net(
+        n,
+        blocks,
+        nn.Conv2d(3, n, 3, padding=1),
+        nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(n, C)),
+    )
 
 
 @case(IMAGES, tail={"blocks.0.bn2.weight", "blocks.0.bn2.bias"}, roles={"stem.weight": "input", "blocks.0.conv1.weight": "hidden", "head.2.weight": "readout"},
@@ -193,7 +230,11 @@ def conv_ending_in_batch_norm(n, L):
     return conv_net(n, [conv_block(n) for _ in range(L)])
 
 
-@case(IMAGES, tail={"blocks.0.bn2.weight", "blocks.0.bn2.bias"}, numbers={"blocks.0.bn2.weight": (1, 1 / 2, 1 / 2), "blocks.0.conv1.weight": (R, 1 / 2, 1 / 4)})
+@case(
+    IMAGES,
+    tail={"blocks.0.bn2.weight", "blocks.0.bn2.bias"},
+    numbers={"blocks.0.bn2.weight": (1, 1 / 2, 1 / 2), "blocks.0.conv1.weight": (R, 1 / 2, 1 / 4)},
+)
 def zero_batch_norm_gain(n, L):
     net = conv_net(n, [conv_block(n) for _ in range(L)])
     for block in net.blocks:
@@ -209,7 +250,17 @@ class GroupedBlock(Block):
 @case(IMAGES, tail={"blocks.0.point.weight", "blocks.0.point.bias"}, roles={"blocks.0.depth.weight": "elementwise", "blocks.0.grouped.weight": "hidden", "blocks.0.point.weight": "hidden"},
       numbers={"blocks.0.depth.weight": (1, R, R / 2), "blocks.0.grouped.weight": INNER})  # fmt: skip
 def grouped_and_depthwise_conv(n, L):
-    return conv_net(n, [GroupedBlock(depth=nn.Conv2d(n, n, 3, padding=1, groups=n), grouped=nn.Conv2d(n, n, 3, padding=1, groups=2), point=nn.Conv2d(n, n, 1)) for _ in range(L)])
+    return conv_net(
+        n,
+        [
+            GroupedBlock(
+                depth=nn.Conv2d(n, n, 3, padding=1, groups=n),
+                grouped=nn.Conv2d(n, n, 3, padding=1, groups=2),
+                point=nn.Conv2d(n, n, 1),
+            )
+            for _ in range(L)
+        ],
+    )
 
 
 class Stage(nn.Module):
@@ -259,7 +310,10 @@ class Widening(ConvBlock):
 
     def __init__(self, n_in, n):
         super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(n_in, n, 3, stride=1 + (n_in != n), padding=1, bias=False), nn.BatchNorm2d(n)
+        self.conv1, self.bn1 = (
+            nn.Conv2d(n_in, n, 3, stride=1 + (n_in != n), padding=1, bias=False),
+            nn.BatchNorm2d(n),
+        )
         self.conv2, self.bn2 = nn.Conv2d(n, n, 3, padding=1, bias=False), nn.BatchNorm2d(n)
         self.shortcut = nn.Conv2d(n_in, n, 1, stride=2, bias=False) if n_in != n else nn.Identity()
 
@@ -271,8 +325,16 @@ class Widening(ConvBlock):
       numbers={f"blocks.1.{i}.conv1.weight": INNER for i in range(4)} | {"blocks.1.0.shortcut.weight": (R, 1 / 2, 1 / 2), "blocks.1.3.bn2.weight": (R, 1 / 2, 1 / 2)})  # fmt: skip
 def stages_of_blocks_called_alike(n, L):
     """The second block keeps its width: its twin is the base's second, not its first, whose fan-in is half as large."""
-    stages = [nn.Sequential(*(Widening(n, n) for _ in range(L))), nn.Sequential(*(Widening(n if i == 0 else 2 * n, 2 * n) for i in range(L)))]
-    return Net(n, stages, nn.Conv2d(3, n, 3, padding=1), nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2 * n, C)))
+    stages = [
+        nn.Sequential(*(Widening(n, n) for _ in range(L))),
+        nn.Sequential(*(Widening(n if i == 0 else 2 * n, 2 * n) for i in range(L))),
+    ]
+    return Net(
+        n,
+        stages,
+        nn.Conv2d(3, n, 3, padding=1),
+        nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2 * n, C)),
+    )
 
 
 class Attention(nn.Module):
@@ -285,7 +347,11 @@ class Attention(nn.Module):
         if packed:
             self.qkv = nn.Linear(n, 3 * n)
         else:
-            self.q, self.k, self.v = nn.Linear(n, n), nn.Linear(n, self.kv * self.d), nn.Linear(n, self.kv * self.d)
+            self.q, self.k, self.v = (
+                nn.Linear(n, n),
+                nn.Linear(n, self.kv * self.d),
+                nn.Linear(n, self.kv * self.d),
+            )
         self.qn = nn.LayerNorm(self.d) if norm else nn.Identity()
         self.out = nn.Linear(n, n)
 
@@ -357,13 +423,23 @@ def only_the_number_of_heads_grows(n, L):
     return LM(n, [Layer(n, Attention(n, heads=n // 4)) for _ in range(L)])
 
 
-@case(IDS, branches=lambda L: 2 * L, roles={"layers.0.attn.k.weight": "readout"}, numbers={"layers.0.attn.k.weight": (1 / 2, R / 2, R), "layers.0.attn.q.weight": INNER})
+@case(
+    IDS,
+    branches=lambda L: 2 * L,
+    roles={"layers.0.attn.k.weight": "readout"},
+    numbers={"layers.0.attn.k.weight": (1 / 2, R / 2, R), "layers.0.attn.q.weight": INNER},
+)
 def one_key_head_for_all(n, L):
     """n_kv d_head stays fixed: keys and values are internal readouts."""
     return LM(n, [Layer(n, Attention(n, heads=n // 4, kv=1)) for _ in range(L)])
 
 
-@case(IDS, branches=lambda L: 2 * L, roles={"layers.0.attn.qn.weight": "elementwise"}, numbers={"layers.0.attn.qn.weight": (R, R * R, R / 2 / R), "layers.0.attn.q.weight": INNER})
+@case(
+    IDS,
+    branches=lambda L: 2 * L,
+    roles={"layers.0.attn.qn.weight": "elementwise"},
+    numbers={"layers.0.attn.qn.weight": (R, R * R, R / 2 / R), "layers.0.attn.q.weight": INNER},
+)
 def norm_on_queries(n, L):
     return LM(n, [Layer(n, Attention(n, norm=True)) for _ in range(L)])
 
@@ -402,7 +478,13 @@ def torch_encoder_post_norm(n, L):
 class Parallel(nn.Module):
     def __init__(self, n, together):
         super().__init__()
-        self.norm, self.attn, self.up, self.down, self.together = nn.LayerNorm(n), Attention(n), nn.Linear(n, 2 * n), nn.Linear(2 * n, n), together
+        self.norm, self.attn, self.up, self.down, self.together = (
+            nn.LayerNorm(n),
+            Attention(n),
+            nn.Linear(n, 2 * n),
+            nn.Linear(2 * n, n),
+            together,
+        )
 
     def forward(self, h):
         z = self.norm(h)
@@ -410,12 +492,23 @@ class Parallel(nn.Module):
         return h + (a + m) if self.together else h + a + m
 
 
-@case(IDS, branches=lambda L: L, kinds={"parallel"}, tail={"layers.0.attn.out.weight", "layers.0.attn.out.bias", "layers.0.down.weight", "layers.0.down.bias"})
+@case(
+    IDS,
+    branches=lambda L: L,
+    kinds={"parallel"},
+    tail={"layers.0.attn.out.weight", "layers.0.attn.out.bias", "layers.0.down.weight", "layers.0.down.bias"},
+)
 def parallel_branches_summed_first(n, L):
     return LM(n, [Parallel(n, True) for _ in range(L)])
 
 
-@case(IDS, branches=lambda L: 2 * L, kinds={"identity", "parallel"}, tail={"layers.0.attn.out.weight", "layers.0.attn.out.bias"}, places={"layers.0.norm.weight": "branch"})
+@case(
+    IDS,
+    branches=lambda L: 2 * L,
+    kinds={"identity", "parallel"},
+    tail={"layers.0.attn.out.weight", "layers.0.attn.out.bias"},
+    places={"layers.0.norm.weight": "branch"},
+)
 def parallel_branches_added_in_turn(n, L):
     return LM(n, [Parallel(n, False) for _ in range(L)])
 
@@ -423,7 +516,12 @@ def parallel_branches_added_in_turn(n, L):
 class Decoder(nn.Module):
     def __init__(self, n):
         super().__init__()
-        self.n1, self.self_attn, self.n2, self.cross = nn.LayerNorm(n), Attention(n), nn.LayerNorm(n), Attention(n)
+        self.n1, self.self_attn, self.n2, self.cross = (
+            nn.LayerNorm(n),
+            Attention(n),
+            nn.LayerNorm(n),
+            Attention(n),
+        )
 
     def forward(self, h, memory):
         h = h + self.self_attn(self.n1(h))
@@ -460,7 +558,9 @@ class PostNormEncoderDecoder(nn.Module):
     def __init__(self, n, L):
         super().__init__()
         self.embed = nn.Embedding(V, n)
-        self.encoder = nn.ModuleList(PostNorm(norm=nn.LayerNorm(n), up=nn.Linear(n, 2 * n), down=nn.Linear(2 * n, n)) for _ in range(L))
+        self.encoder = nn.ModuleList(
+            PostNorm(norm=nn.LayerNorm(n), up=nn.Linear(n, 2 * n), down=nn.Linear(2 * n, n)) for _ in range(L)
+        )
         self.decoder = nn.ModuleList(Block(cross=Attention(n), norm=nn.LayerNorm(n)) for _ in range(L))
         self.head = nn.Linear(n, V)
 
@@ -490,7 +590,18 @@ class Cut(Block):
 @case(X, tail={"blocks.0.out.weight", "blocks.0.out.bias"}, roles={"blocks.0.both.weight": "hidden", "blocks.0.spread.weight": "input"},
       numbers={"blocks.0.both.weight": INNER, "blocks.0.spread.weight": (1, R, R / 2)})  # fmt: skip
 def rows_that_grow_beside_rows_that_do_not(n, L):
-    return Net(n, [Cut(norm=nn.LayerNorm(n), both=nn.Linear(n, n + 8, bias=False), spread=nn.Linear(8, n), out=nn.Linear(n, n)) for _ in range(L)])
+    return Net(
+        n,
+        [
+            Cut(
+                norm=nn.LayerNorm(n),
+                both=nn.Linear(n, n + 8, bias=False),
+                spread=nn.Linear(8, n),
+                out=nn.Linear(n, n),
+            )
+            for _ in range(L)
+        ],
+    )
 
 
 class Nested(nn.Module):
@@ -519,7 +630,13 @@ class Reversible(nn.Module):
     def __init__(self, n, L):
         super().__init__()
         self.a, self.b, self.head = nn.Linear(D, n), nn.Linear(D, n), nn.Linear(2 * n, C)
-        self.f, self.g = (nn.ModuleList(TwoLayer(norm=nn.LayerNorm(n), up=nn.Linear(n, 2 * n), down=nn.Linear(2 * n, n)) for _ in range(L)) for _ in range(2))
+        self.f, self.g = (
+            nn.ModuleList(
+                TwoLayer(norm=nn.LayerNorm(n), up=nn.Linear(n, 2 * n), down=nn.Linear(2 * n, n))
+                for _ in range(L)
+            )
+            for _ in range(2)
+        )
 
     def forward(self, x):
         a, b = self.a(x), self.b(x)
@@ -539,14 +656,22 @@ class Averaging(nn.Module):
 
     def __init__(self, n):
         super().__init__()
-        self.norm, self.q, self.k, self.v, self.out = nn.LayerNorm(n), nn.Linear(n, n), nn.Linear(n, n), nn.Linear(n, n), nn.Linear(n, n)
+        self.norm, self.q, self.k, self.v, self.out = (
+            nn.LayerNorm(n),
+            nn.Linear(n, n),
+            nn.Linear(n, n),
+            nn.Linear(n, n),
+            nn.Linear(n, n),
+        )
 
     def forward(self, h):
         z = self.norm(h)
         return h + self.out(self.q(z).softmax(-1) @ (self.k(z).softmax(-2).transpose(-1, -2) @ self.v(z)))
 
 
-@case(SEQ, numbers={"blocks.0.q.weight": INNER, "blocks.0.v.weight": INNER, "blocks.0.out.weight": HIDDEN_TAIL})
+@case(
+    SEQ, numbers={"blocks.0.q.weight": INNER, "blocks.0.v.weight": INNER, "blocks.0.out.weight": HIDDEN_TAIL}
+)
 def attention_that_averages_features(n, L):
     return Net(n, [Averaging(n) for _ in range(L)])
 
@@ -580,7 +705,9 @@ class Sparse(nn.Module):
     def __init__(self, n, experts=8):
         super().__init__()
         self.router = nn.Linear(n, experts, bias=False)
-        self.experts = nn.ModuleList(nn.Sequential(nn.Linear(n, n), nn.ReLU(), nn.Linear(n, n)) for _ in range(experts))
+        self.experts = nn.ModuleList(
+            nn.Sequential(nn.Linear(n, n), nn.ReLU(), nn.Linear(n, n)) for _ in range(experts)
+        )
 
     def forward(self, h):
         weight, index = self.router(h).softmax(-1).max(-1)
@@ -592,7 +719,12 @@ class Sparse(nn.Module):
         return h + out
 
 
-EXPERTS = {"0.weight": INNER, "0.bias": (1, R, R / 2), "2.weight": HIDDEN_TAIL, "2.bias": (R, 1 / 2, 1 / 2)}  # visited or not
+EXPERTS = {
+    "0.weight": INNER,
+    "0.bias": (1, R, R / 2),
+    "2.weight": HIDDEN_TAIL,
+    "2.bias": (R, 1 / 2, 1 / 2),
+}  # visited or not
 
 
 @case(X, roles={"blocks.0.router.weight": "readout"}, places={"blocks.0.router.weight": "branch"},
@@ -652,7 +784,12 @@ class Lerp(Block):
         return torch.lerp(h, self.f(h), 0.25)
 
 
-@case(X, kinds={"scaled"}, tail={"blocks.0.fc.weight", "blocks.0.fc.bias"}, numbers={"blocks.0.fc.weight": HIDDEN_TAIL})
+@case(
+    X,
+    kinds={"scaled"},
+    tail={"blocks.0.fc.weight", "blocks.0.fc.bias"},
+    numbers={"blocks.0.fc.weight": HIDDEN_TAIL},
+)
 def lerp(n, L):
     return Net(n, [Lerp(fc=nn.Linear(n, n)) for _ in range(L)])
 
@@ -662,10 +799,23 @@ class DeepNorm(TwoLayer):
         return self.norm(self.keep * h + self.down(F.gelu(self.up(h))))
 
 
-@case(X, kinds={"scaled"}, tail={"blocks.0.down.weight", "blocks.0.down.bias"}, numbers={"blocks.0.down.weight": (R * R * F4**-1, F4**-1 / 4, F4 / 2)})
+@case(
+    X,
+    kinds={"scaled"},
+    tail={"blocks.0.down.weight", "blocks.0.down.bias"},
+    numbers={"blocks.0.down.weight": (R * R * F4**-1, F4**-1 / 4, F4 / 2)},
+)
 def weight_on_the_skip(n, L):
     """DeepNorm: the skip times (2L)^1/4. What counts is the branch relative to it."""
-    return Net(n, [DeepNorm(norm=nn.LayerNorm(n), up=nn.Linear(n, 3 * n), down=nn.Linear(3 * n, n), keep=(2 * L) ** 0.25) for _ in range(L)])
+    return Net(
+        n,
+        [
+            DeepNorm(
+                norm=nn.LayerNorm(n), up=nn.Linear(n, 3 * n), down=nn.Linear(3 * n, n), keep=(2 * L) ** 0.25
+            )
+            for _ in range(L)
+        ],
+    )
 
 
 class WeightNormed(Block):
@@ -676,7 +826,10 @@ class WeightNormed(Block):
 @case(
     X,
     tail={"blocks.0.fc.parametrizations.weight.original0", "blocks.0.fc.bias"},
-    roles={"blocks.0.fc.parametrizations.weight.original0": "elementwise", "blocks.0.fc.parametrizations.weight.original1": "hidden"},
+    roles={
+        "blocks.0.fc.parametrizations.weight.original0": "elementwise",
+        "blocks.0.fc.parametrizations.weight.original1": "hidden",
+    },
 )
 def weight_norm(n, L):
     return Net(n, [WeightNormed(n) for _ in range(L)])
@@ -687,7 +840,10 @@ class Conv1D(nn.Module):
 
     def __init__(self, n_in, n_out):
         super().__init__()
-        self.weight, self.bias = nn.Parameter(torch.randn(n_in, n_out) * 0.02), nn.Parameter(torch.zeros(n_out))
+        self.weight, self.bias = (
+            nn.Parameter(torch.randn(n_in, n_out) * 0.02),
+            nn.Parameter(torch.zeros(n_out)),
+        )
 
     def forward(self, x):
         return torch.addmm(self.bias, x, self.weight)
@@ -745,7 +901,11 @@ class ScaledHead(LM):
         return self.head(self.norm(h) * h.shape[-1] ** -0.5)
 
 
-@case(IDS, branches=lambda L: 2 * L, numbers={"embed.weight": (1, 1, 1 / 2), "norm.weight": (R, R, R), "norm.bias": (R, R, R)})
+@case(
+    IDS,
+    branches=lambda L: 2 * L,
+    numbers={"embed.weight": (1, 1, 1 / 2), "norm.weight": (R, R, R), "norm.bias": (R, R, R)},
+)
 def tied_head_times_width_to_minus_half(n, L):
     """T5: half of the readout multiplier 1/m is in the model already."""
     net = ScaledHead(n, [Layer(n) for _ in range(L)], tied=True)
@@ -756,7 +916,13 @@ def tied_head_times_width_to_minus_half(n, L):
 class SharedAttention(nn.Module):
     def __init__(self, n, L):
         super().__init__()
-        self.embed, self.layer, self.L, self.norm, self.head = nn.Embedding(V, n), Layer(n), L, nn.LayerNorm(n), nn.Linear(n, V)
+        self.embed, self.layer, self.L, self.norm, self.head = (
+            nn.Embedding(V, n),
+            Layer(n),
+            L,
+            nn.LayerNorm(n),
+            nn.Linear(n, V),
+        )
 
     def forward(self, ids):
         h = self.embed(ids)
@@ -790,14 +956,33 @@ def readout_written_by_hand(n, L):
 # -- no residual branch at all -----------------------------------------------------------------------------------------
 
 
-@case(X, branches=lambda L: 0, kinds=set(), roles={"0.weight": "input", "2.weight": "hidden", "4.weight": "readout"})
+@case(
+    X,
+    branches=lambda L: 0,
+    kinds=set(),
+    roles={"0.weight": "input", "2.weight": "hidden", "4.weight": "readout"},
+)
 def plain_mlp(n, L):
     return nn.Sequential(nn.Linear(D, n), nn.ReLU(), nn.Linear(n, n), nn.ReLU(), nn.Linear(n, C))
 
 
-@case(IMAGES, branches=lambda L: 0, kinds=set(), roles={"0.weight": "input", "3.weight": "hidden", "7.weight": "readout"})
+@case(
+    IMAGES,
+    branches=lambda L: 0,
+    kinds=set(),
+    roles={"0.weight": "input", "3.weight": "hidden", "7.weight": "readout"},
+)
 def vgg(n, L):
-    return nn.Sequential(nn.Conv2d(3, n, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(n, n, 3, padding=1), nn.ReLU(), nn.MaxPool2d(3), nn.Flatten(), nn.Linear(n, C))
+    return nn.Sequential(
+        nn.Conv2d(3, n, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(n, n, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(3),
+        nn.Flatten(),
+        nn.Linear(n, C),
+    )
 
 
 class Recurrent(nn.Module):
@@ -809,7 +994,12 @@ class Recurrent(nn.Module):
         return self.head(self.rnn(x)[0][:, -1])
 
 
-RNN_ROLES = {"rnn.weight_ih_l0": "input", "rnn.weight_hh_l0": "hidden", "head.weight": "readout", "rnn.bias_hh_l0": "elementwise"}
+RNN_ROLES = {
+    "rnn.weight_ih_l0": "input",
+    "rnn.weight_hh_l0": "hidden",
+    "head.weight": "readout",
+    "rnn.bias_hh_l0": "elementwise",
+}
 RNN_NUMBERS = {"rnn.weight_ih_l0": (1, 1, 1 / 2), "rnn.weight_hh_l0": (R, 1 / 2, 1 / 2)}
 
 
@@ -831,7 +1021,12 @@ def elman_rnn(n, L):
 class Dense(nn.Module):
     def __init__(self, n):
         super().__init__()
-        self.a, self.b, self.c, self.head = nn.Linear(D, n), nn.Linear(D + n, n), nn.Linear(D + 2 * n, n), nn.Linear(n, C)
+        self.a, self.b, self.c, self.head = (
+            nn.Linear(D, n),
+            nn.Linear(D + n, n),
+            nn.Linear(D + 2 * n, n),
+            nn.Linear(n, C),
+        )
 
     def forward(self, x):
         h = torch.relu(self.a(x))
@@ -879,7 +1074,10 @@ def two_tower_sum(n, L):
 class WideAndDeep(nn.Module):
     def __init__(self, n):
         super().__init__()
-        self.wide, self.deep = nn.Linear(D, C), nn.Sequential(nn.Linear(D, n), nn.ReLU(), nn.Linear(n, n), nn.ReLU(), nn.Linear(n, C))
+        self.wide, self.deep = (
+            nn.Linear(D, C),
+            nn.Sequential(nn.Linear(D, n), nn.ReLU(), nn.Linear(n, n), nn.ReLU(), nn.Linear(n, C)),
+        )
 
     def forward(self, x):
         return self.wide(x) + self.deep(x)

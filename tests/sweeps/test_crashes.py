@@ -80,7 +80,9 @@ def test_twenty_killed_drivers(tmp_path, undisturbed):
         assert gone(store, 10.0), "a worker outlived its driver"
         if store.exists():
             held = Store(store)
-            for cell, accepted in held._read("SELECT cell, accepted FROM cells WHERE state IN ('done', 'diverged')"):
+            for cell, accepted in held._read(
+                "SELECT cell, accepted FROM cells WHERE state IN ('done', 'diverged')"
+            ):
                 assert finished.setdefault(cell, accepted) == accepted, "a finished cell ran again"
             held.close()
     code, said = finish(path)
@@ -171,7 +173,9 @@ def test_damaged_checkpoints_are_never_loaded(tmp_path):
             content = content[: dice.randrange(len(content))]
         (tmp_path / "c").write_bytes(content)
         state, said = checkpoints.load(tmp_path / "c")
-        assert state is not None and len(said) == 1 and "not whole" in said[0], "fell back to the one before, and said so"
+        assert state is not None and len(said) == 1 and "not whole" in said[0], (
+            "fell back to the one before, and said so"
+        )
         assert len(state["losses"]) < 20
     assert run(config, checkpoint=tmp_path / "c").curves["loss"].tolist() == whole
 
@@ -202,11 +206,15 @@ def test_damaged_stores_are_never_believed(tmp_path, undisturbed):
         try:
             held = Store(store)
             frame = held.to_pandas()
-            rows = {cell: (state, held.curves(cell)) for cell, state in zip(frame.cell, frame.state, strict=True)}
+            rows = {
+                cell: (state, held.curves(cell)) for cell, state in zip(frame.cell, frame.state, strict=True)
+            }
             held.close()
             assert len(rows) == len(truth), "cells vanished and nobody said so"
             for cell, (state, curves) in rows.items():
-                assert state == truth[cell][0] and all((curves[k] == truth[cell][2][k]).all() or state == "diverged" for k in curves)
+                assert state == truth[cell][0] and all(
+                    (curves[k] == truth[cell][2][k]).all() or state == "diverged" for k in curves
+                )
         except TrimtabError:
             noticed += 1
             held, said = mended(store)
@@ -246,7 +254,9 @@ def test_a_tenth_raises_and_the_rest_completes(tmp_path, fleet):
     store = Store(path.with_suffix(".db"))
     assert store.counts() == {"waiting": 0, "running": 0, "done": 36, "diverged": 0, "failed": 4}
     assert all("Traceback" in text and "mine.py" in text for _, text in store.errors())
-    (tmp_path / "mine.py").write_text(RAISING.replace("== 3", "== 99"))  # another file is another sweep: its cells are new
+    (tmp_path / "mine.py").write_text(
+        RAISING.replace("== 3", "== 99")
+    )  # another file is another sweep: its cells are new
     assert finish(path)[0] == 4
     assert Store(path.with_suffix(".db")).counts()["done"] == 36 + 40
 
@@ -267,7 +277,10 @@ def slow(tmp_path, monkeypatch, **budget):
     monkeypatch.setenv("TRACE", str(tmp_path / "trace"))
     (tmp_path / "mine.py").write_text(SLOW)
     run = SMALL | {"data": "mine.py:data", "steps": 400, "model_options": {"inputs": 64, "classes": 10}}
-    path = write(tmp_path, {"base": [8, 3], "seeds": [7], "axes": {"lr": [0.1]}, "run": run, "fleet": 1, "budget": budget})
+    path = write(
+        tmp_path,
+        {"base": [8, 3], "seeds": [7], "axes": {"lr": [0.1]}, "run": run, "fleet": 1, "budget": budget},
+    )
 
     def steps():
         trace = tmp_path / "trace"
@@ -302,7 +315,9 @@ def test_ctrl_c_saves_the_run_under_way(tmp_path, monkeypatch):
     assert state is not None and not wrong and len(state["losses"]) == made
     code, said = finish(path)
     assert code == 0, said
-    assert [s for s in steps() if s >= 1].count(made - 1) == 1 and sorted(set(steps())) == list(range(400)), "a step was made twice"
+    assert [s for s in steps() if s >= 1].count(made - 1) == 1 and sorted(set(steps())) == list(range(400)), (
+        "a step was made twice"
+    )
     (found,) = results(store).values()
     alone = tmp_path / "alone"
     alone.mkdir()
@@ -315,8 +330,18 @@ def test_ctrl_c_saves_the_run_under_way(tmp_path, monkeypatch):
 
 def test_ctrl_c_before_any_run_leaves_nothing_behind(tmp_path):
     """Interrupted while the cells are being made: the user's model takes its time to be imported."""
-    (tmp_path / "mine.py").write_text(f"import pathlib, time\npathlib.Path({str(tmp_path / 'begun')!r}).touch()\ntime.sleep(600)\ndef build(width, depth): ...\n")
-    path = write(tmp_path, {"base": [8, 3], "seeds": 1, "axes": {"lr": [0.1]}, "run": SMALL | {"model": "mine.py:build", "model_options": {}}})
+    (tmp_path / "mine.py").write_text(
+        f"import pathlib, time\npathlib.Path({str(tmp_path / 'begun')!r}).touch()\ntime.sleep(600)\ndef build(width, depth): ...\n"
+    )
+    path = write(
+        tmp_path,
+        {
+            "base": [8, 3],
+            "seeds": 1,
+            "axes": {"lr": [0.1]},
+            "run": SMALL | {"model": "mine.py:build", "model_options": {}},
+        },
+    )
     process = start(path)
     until((tmp_path / "begun").exists)
     process.send_signal(signal.SIGINT)
@@ -337,7 +362,16 @@ def test_ctrl_c_while_a_run_is_set_up_leaves_at_once(tmp_path, monkeypatch):
         f"        pathlib.Path({str(tmp_path / 'begun')!r}).touch()\n        time.sleep(600)\n"
         "    return real(width, depth)\n"
     )
-    path = write(tmp_path, {"base": [8, 3], "seeds": 1, "axes": {"lr": [0.1]}, "run": SMALL | {"model": "mine.py:build", "model_options": {}}, "fleet": 1})
+    path = write(
+        tmp_path,
+        {
+            "base": [8, 3],
+            "seeds": 1,
+            "axes": {"lr": [0.1]},
+            "run": SMALL | {"model": "mine.py:build", "model_options": {}},
+            "fleet": 1,
+        },
+    )
     process = start(path)
     until((tmp_path / "begun").exists)
     process.send_signal(signal.SIGINT)
@@ -360,7 +394,9 @@ def test_a_second_ctrl_c_leaves_at_once_and_loses_nothing_finished(tmp_path):
     process, store = start(path, workers=1), path.with_suffix(".db")
     until(lambda: (tmp_path / "stuck").exists() and Store(store).counts()["done"] == 1)
     process.send_signal(signal.SIGINT)
-    with pytest.raises(subprocess.TimeoutExpired):  # the step it is in has ten minutes to go: the first asks politely
+    with pytest.raises(
+        subprocess.TimeoutExpired
+    ):  # the step it is in has ten minutes to go: the first asks politely
         process.wait(3.0)
     process.send_signal(signal.SIGINT)
     assert process.wait(60.0) == 130 and gone(store, 30.0)
@@ -373,8 +409,17 @@ def test_a_hung_cell_is_cut_off(tmp_path):
     (tmp_path / "mine.py").write_text(
         "import time, torch\ndef data(split, seed, step):\n    if seed == 1 and step == 3:\n        time.sleep(600)\n    return torch.ones(4, 64), torch.zeros(4, dtype=torch.long)\n"
     )
-    sweep = {"base": [8, 3], "seeds": 3, "axes": {"lr": [0.01]}, "run": SMALL | {"data": "mine.py:data", "steps": 10}, "budget": {"fleet": 1, "cell_seconds": 6.0}}
-    code, said = finish(write(tmp_path, sweep | {"run": sweep["run"] | {"model_options": {"inputs": 64, "classes": 10}}}), timeout=60)
+    sweep = {
+        "base": [8, 3],
+        "seeds": 3,
+        "axes": {"lr": [0.01]},
+        "run": SMALL | {"data": "mine.py:data", "steps": 10},
+        "budget": {"fleet": 1, "cell_seconds": 6.0},
+    }
+    code, said = finish(
+        write(tmp_path, sweep | {"run": sweep["run"] | {"model_options": {"inputs": 64, "classes": 10}}}),
+        timeout=60,
+    )
     assert code == 4, said
     store = Store(tmp_path / "sweep.db")
     assert store.counts()["done"] == 2 and "wall clock" in store.errors()[0][1]
@@ -406,7 +451,9 @@ def test_an_older_schema_is_migrated_and_a_newer_refused(tmp_path):
     db.executescript(module.MIGRATIONS[0])
     db.execute("PRAGMA user_version = 1")
     db.execute(f"PRAGMA application_id = {module.APPLICATION}")
-    db.execute("INSERT INTO cells (cell, label, config, unit, fleet, cost, state) VALUES ('a', '', '{}', 'u', 0, 1.0, 'waiting')")
+    db.execute(
+        "INSERT INTO cells (cell, label, config, unit, fleet, cost, state) VALUES ('a', '', '{}', 'u', 0, 1.0, 'waiting')"
+    )
     db.commit()
     db.close()
     store = Store(path)

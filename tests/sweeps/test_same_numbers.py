@@ -26,10 +26,27 @@ def data(split, seed, step):
 """
 SMALL = {"batch_size": 16, "steps": 24, "eval_examples": 32}
 KINDS = {
-    "mlp": dict(model="mlp", batch_size=13, model_options={"activation": "gelu", "branch_scale": 0.5}, optimizer="adam"),
+    "mlp": dict(
+        model="mlp",
+        batch_size=13,
+        model_options={"activation": "gelu", "branch_scale": 0.5},
+        optimizer="adam",
+    ),
     "batchnorm": dict(model="resnet", model_options={"norm": "batch"}, optimizer="sgd", momentum=0.9),
-    "vit": dict(model="vit", model_options={"patch": 4, "heads": 2}, optimizer="adamw", weight_decay=0.1, schedule="cosine"),
-    "gpt": dict(model="gpt", data="letters.py:data", model_options={"vocabulary": 9, "context": 9, "heads": 2}, optimizer="adamw", clip=1.0),
+    "vit": dict(
+        model="vit",
+        model_options={"patch": 4, "heads": 2},
+        optimizer="adamw",
+        weight_decay=0.1,
+        schedule="cosine",
+    ),
+    "gpt": dict(
+        model="gpt",
+        data="letters.py:data",
+        model_options={"vocabulary": 9, "context": 9, "heads": 2},
+        optimizer="adamw",
+        clip=1.0,
+    ),
 }
 SIZE = {"mlp": ([12, 3], [3, 6]), "batchnorm": ([8, 3], [3, 6]), "vit": ([16, 2], [2]), "gpt": ([16, 2], [2])}
 
@@ -39,11 +56,19 @@ def grid(folder, kind, **changed):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "letters.py").write_text(LETTERS)
     base, depths = SIZE[kind]
-    table = dict(base=base, depths=depths, seeds=2, axes={"lr": [*(2.0**k for k in range(-11, -2)), 1e6]}, run=SMALL | KINDS[kind])
+    table = dict(
+        base=base,
+        depths=depths,
+        seeds=2,
+        axes={"lr": [*(2.0**k for k in range(-11, -2)), 1e6]},
+        run=SMALL | KINDS[kind],
+    )
     return write(folder, table | {"budget": {"checkpoint_seconds": 0.05}} | changed)
 
 
-@pytest.mark.parametrize("kind", ["mlp", *(pytest.param(k, marks=pytest.mark.slow) for k in ("batchnorm", "vit", "gpt"))])
+@pytest.mark.parametrize(
+    "kind", ["mlp", *(pytest.param(k, marks=pytest.mark.slow) for k in ("batchnorm", "vit", "gpt"))]
+)
 def test_the_same_numbers_whatever_happens(tmp_path, kind):
     whole = grid(tmp_path / "whole", kind)
     code, said = finish(whole, workers=2, timeout=500)
@@ -54,7 +79,9 @@ def test_the_same_numbers_whatever_happens(tmp_path, kind):
     alone = grid(tmp_path / "alone", kind)
     assert finish(alone, workers=1, timeout=500)[0] == 0
     same(results(alone.with_suffix(".db")), truth)
-    later = grid(tmp_path / "later", kind, axes={"lr": [2.0**-7, 1e6]}, seeds=[1])  # other company, then the rest
+    later = grid(
+        tmp_path / "later", kind, axes={"lr": [2.0**-7, 1e6]}, seeds=[1]
+    )  # other company, then the rest
     assert finish(later, timeout=500)[0] == 0
     grid(tmp_path / "later", kind)
     assert finish(later, timeout=500)[0] == 0
@@ -64,7 +91,9 @@ def test_the_same_numbers_whatever_happens(tmp_path, kind):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_numbers_after_kills(tmp_path, kind):
-    calm, torn = (grid(tmp_path / name, kind, run=SMALL | KINDS[kind] | {"steps": 120}) for name in ("calm", "torn"))
+    calm, torn = (
+        grid(tmp_path / name, kind, run=SMALL | KINDS[kind] | {"steps": 120}) for name in ("calm", "torn")
+    )
     assert finish(calm, timeout=500)[0] == 0
     dice, kills = random.Random(KINDS[kind]["model"]), 0
     process = start(torn, workers=4)
@@ -83,7 +112,9 @@ def test_the_same_numbers_after_kills(tmp_path, kind):
     same(results(torn.with_suffix(".db")), results(calm.with_suffix(".db")))
 
 
-OTHER = {"MKL_CBWR": "COMPATIBLE" if os.environ.get("MKL_CBWR") != "COMPATIBLE" else "AUTO,STRICT"}  # than this process's own
+OTHER = {
+    "MKL_CBWR": "COMPATIBLE" if os.environ.get("MKL_CBWR") != "COMPATIBLE" else "AUTO,STRICT"
+}  # than this process's own
 
 
 def test_a_resume_on_another_instruction_set_is_said(tmp_path):
@@ -105,7 +136,9 @@ def test_a_store_of_another_version_is_read_and_not_run_into(tmp_path):
     store = Store(path.with_suffix(".db"))
     query = "SELECT c.cell, c.config, c.state, c.result, v.data FROM cells c JOIN curves v ON v.cell = c.cell"
     ((cell, config, state, result, data),) = store._read(query)
-    old = json.dumps({k: v for k, v in json.loads(config).items() if k not in ("version", "fleet")}, sort_keys=True)
+    old = json.dumps(
+        {k: v for k, v in json.loads(config).items() if k not in ("version", "fleet")}, sort_keys=True
+    )
     name = name_of(old)
     store._db.execute("UPDATE curves SET cell = ? WHERE cell = ?", (name, cell))
     sha = _sha(name, state, result, None, data)

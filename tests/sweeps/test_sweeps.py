@@ -16,24 +16,38 @@ from trimtab.sweeps import grid
 from trimtab.sweeps.store import Store
 from trimtab.sweeps.worker import Worker
 
-GOOD = {"base": [8, 3], "widths": [8, 16], "depths": [3, 6], "schemes": ["mup", "depth-mup"], "seeds": 2, "axes": {"lr": {"log2": [-5, -3]}}, "run": dict(SMALL)}
+GOOD = {
+    "base": [8, 3],
+    "widths": [8, 16],
+    "depths": [3, 6],
+    "schemes": ["mup", "depth-mup"],
+    "seeds": 2,
+    "axes": {"lr": {"log2": [-5, -3]}},
+    "run": dict(SMALL),
+}
 
 
 def test_cells_are_the_product_and_named_by_their_config():
     cells = list(grid.read(GOOD).cells())
     assert len(cells) == 2 * 4 * 3 * 2 == len({c.hash for c in cells})
-    assert {(c.width, c.depth) for c in cells} == {(8, 3), (8, 6), (16, 3), (16, 6)} and {c.base for c in cells} == {(8, 3)}
+    assert {(c.width, c.depth) for c in cells} == {(8, 3), (8, 6), (16, 3), (16, 6)} and {
+        c.base for c in cells
+    } == {(8, 3)}
 
 
 def test_adding_a_value_adds_exactly_its_cells():
     before = {c.hash for c in grid.read(GOOD).cells()}
     after = {c.hash for c in grid.read(GOOD | {"axes": {"lr": {"log2": [-5, -2]}}}).cells()}
     assert before < after and len(after - before) == 2 * 4 * 2
-    assert {c.hash for c in grid.read(GOOD | {"name": "another"}).cells()} == before, "a label is not part of a run"
+    assert {c.hash for c in grid.read(GOOD | {"name": "another"}).cells()} == before, (
+        "a label is not part of a run"
+    )
 
 
 def test_a_cross_goes_through_its_centre():
-    sweep = grid.read(GOOD | {"sizes": "cross", "centre": [8, 6], "widths": [8, 16, 32], "depths": [3, 6, 12]})
+    sweep = grid.read(
+        GOOD | {"sizes": "cross", "centre": [8, 6], "widths": [8, 16, 32], "depths": [3, 6, 12]}
+    )
     assert set(sweep.sizes) == {(8, 3), (8, 6), (8, 12), (16, 6), (32, 6)}
 
 
@@ -49,7 +63,9 @@ def test_any_field_is_an_axis():
     }
     cells = list(grid.read(GOOD | {"axes": axes}).cells())
     assert len(cells) == 2 * 4 * 2 * (2**4) * 3 * 2
-    assert {c.model_options["k"] for c in cells} == {1, 2} and all(c.model_options["branch_scale"] == 0.5 for c in cells)
+    assert {c.model_options["k"] for c in cells} == {1, 2} and all(
+        c.model_options["branch_scale"] == 0.5 for c in cells
+    )
     assert {c.gamma0 for c in cells} == {0.5, 1.0, 2.0}
 
 
@@ -96,7 +112,10 @@ BROKEN = [
     (GOOD | {"budget": {"cell_seconds": -1}}, "budget.cell_seconds:"),
     (GOOD | {"budget": {"cells": 3}}, "budget: unknown key 'cells'"),
     (GOOD | {"seeds": 10_000, "axes": {"lr": {"log2": [-50, 50], "step": 0.01}}}, "axes: the grid has"),
-    (GOOD | {"base": [8], "widths": [], "run": {"model": "mpl"}, "seeds": 0}, "run.model: unknown name 'mpl'"),
+    (
+        GOOD | {"base": [8], "widths": [], "run": {"model": "mpl"}, "seeds": 0},
+        "run.model: unknown name 'mpl'",
+    ),
 ]
 
 
@@ -111,8 +130,27 @@ def test_broken_files_are_refused_by_key(table, words, tmp_path, capsys):
 
 def test_all_faults_at_once():
     with pytest.raises(InputError) as error:
-        grid.read({"base": [0], "widths": [], "seeds": 0, "schemes": ["x"], "axes": {"lr": []}, "run": {"model": "mpl", "optimizer": "sgdd"}, "bugdet": {}})
-    for word in ("base:", "widths:", "seeds:", "schemes[0]", "axes.lr:", "run.model", "run.optimizer", "bugdet"):
+        grid.read(
+            {
+                "base": [0],
+                "widths": [],
+                "seeds": 0,
+                "schemes": ["x"],
+                "axes": {"lr": []},
+                "run": {"model": "mpl", "optimizer": "sgdd"},
+                "bugdet": {},
+            }
+        )
+    for word in (
+        "base:",
+        "widths:",
+        "seeds:",
+        "schemes[0]",
+        "axes.lr:",
+        "run.model",
+        "run.optimizer",
+        "bugdet",
+    ):
         assert word in str(error.value)
 
 
@@ -123,13 +161,29 @@ def test_files_that_are_no_toml(content, tmp_path, capsys):
     assert "s.toml" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("label", ["../x", "/etc/x", "<script>alert(1)</script>\0\u202e'; DROP TABLE cells; --" + "x" * 10_000])
+@pytest.mark.parametrize(
+    "label", ["../x", "/etc/x", "<script>alert(1)</script>\0\u202e'; DROP TABLE cells; --" + "x" * 10_000]
+)
 def test_hostile_labels_never_become_paths(label, tmp_path):
     folder = tmp_path / "in"
     folder.mkdir()
-    outcome = sweep(GOOD | {"name": label, "widths": [8], "depths": [3], "schemes": ["mup"], "seeds": 1, "run": SMALL | {"steps": 3}}, folder / "a.db", workers=1)
+    outcome = sweep(
+        GOOD
+        | {
+            "name": label,
+            "widths": [8],
+            "depths": [3],
+            "schemes": ["mup"],
+            "seeds": 1,
+            "run": SMALL | {"steps": 3},
+        },
+        folder / "a.db",
+        workers=1,
+    )
     assert outcome.exit_code == 0 and outcome.counts["done"] == 3
-    assert {p.name for p in folder.iterdir()} == {"a.db", "a.db.copy", "a.db.work"} and [p.name for p in tmp_path.iterdir()] == ["in"]
+    assert {p.name for p in folder.iterdir()} == {"a.db", "a.db.copy", "a.db.work"} and [
+        p.name for p in tmp_path.iterdir()
+    ] == ["in"]
     store = Store(folder / "a.db")
     assert set(store.to_pandas().label) == {label} and store.meta["name"] == label
 
@@ -166,7 +220,14 @@ def test_a_users_own_model_and_data(tmp_path):
 def test_a_hugging_face_llama(tmp_path):
     pytest.importorskip("transformers", reason="transformers is absent")
     (tmp_path / "text.txt").write_text("to be or not to be, that is the question. " * 60)
-    options = {"vocab_size": 32, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 32, "tie_word_embeddings": False}
+    options = {
+        "vocab_size": 32,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "max_position_embeddings": 32,
+        "tie_word_embeddings": False,
+    }
     table = {
         "base": [16, 2],
         "depths": [2, 4],
@@ -192,11 +253,28 @@ def test_a_hugging_face_llama(tmp_path):
 def test_status_retry_and_csv(tmp_path, capsys):
     store = Store(tmp_path / "a.db", create=True)
     config = RunConfig(width=8, depth=3, lr=0.1)
-    store.add([(config.changed(seed=i).hash, "x", config.changed(seed=i).model_dump(mode="json"), f"u{i}", False, 1.0) for i in range(3)])
+    store.add(
+        [
+            (
+                config.changed(seed=i).hash,
+                "x",
+                config.changed(seed=i).model_dump(mode="json"),
+                f"u{i}",
+                False,
+                1.0,
+            )
+            for i in range(3)
+        ]
+    )
     for state in ("done", "failed"):
         claim = store.claim("me")
         store.finish(
-            claim, claim.cells[0], state, {"train_loss": 0.5, "collapsed": False} if state == "done" else None, None, None if state == "done" else "Traceback\nValueError: no"
+            claim,
+            claim.cells[0],
+            state,
+            {"train_loss": 0.5, "collapsed": False} if state == "done" else None,
+            None,
+            None if state == "done" else "Traceback\nValueError: no",
         )
     assert cli.main(["status", str(store.path), "--csv", str(tmp_path / "out.csv")]) == 3
     said = capsys.readouterr().out
@@ -234,9 +312,7 @@ def test_bad_calls_are_refused_before_any_work(tmp_path):
 
 def test_reading_needs_no_torch(tmp_path):
     Store(tmp_path / "a.db", create=True)
-    code = (
-        f"import sys\nfrom trimtab.sweeps.store import Store\nfrom trimtab.sweeps import grid\nStore({str(tmp_path / 'a.db')!r}).to_pandas()\nassert 'torch' not in sys.modules\n"
-    )
+    code = f"import sys\nfrom trimtab.sweeps.store import Store\nfrom trimtab.sweeps import grid\nStore({str(tmp_path / 'a.db')!r}).to_pandas()\nassert 'torch' not in sys.modules\n"
     subprocess.run([sys.executable, "-c", code], check=True)
     code = "import sys\nfrom trimtab import cli\ntry:\n    cli.main(['--help'])\nexcept SystemExit:\n    pass\nassert 'torch' not in sys.modules and 'pandas' not in sys.modules\n"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
@@ -257,7 +333,12 @@ def broken(folder, more=""):
         "def data(split, seed, step):\n    x = torch.randn(16, 5, generator=torch.Generator().manual_seed(seed * 7919 + step))\n    return x, (x[:, 0] > 0).long()\n"
         "def loss(output, batch):\n    raise RuntimeError('a loss that is broken')\n" + more
     )
-    return {"base": [32, 2], "seeds": 2, "axes": {"lr": [0.01, 0.03]}, "run": {"model": "mine.py:build", "data": "mine.py:data", "loss": "cross-entropy", "steps": 5}}
+    return {
+        "base": [32, 2],
+        "seeds": 2,
+        "axes": {"lr": [0.01, 0.03]},
+        "run": {"model": "mine.py:build", "data": "mine.py:data", "loss": "cross-entropy", "steps": 5},
+    }
 
 
 def test_a_size_that_cannot_be_built_fails_alone(tmp_path):
@@ -267,7 +348,9 @@ def test_a_size_that_cannot_be_built_fails_alone(tmp_path):
     frame = Store(tmp_path / "sweep.db").to_pandas()
     assert set(frame[frame.state == "done"].depth) == {2} and set(frame[frame.state == "failed"].depth) == {4}
     assert frame.error.dropna().str.contains("no room for four").all()
-    code, said = finish(write(tmp_path, table | {"run": table["run"] | {"loss": "mine.py:loss"}}))  # nothing runs: said before any work
+    code, said = finish(
+        write(tmp_path, table | {"run": table["run"] | {"loss": "mine.py:loss"}})
+    )  # nothing runs: said before any work
     assert code == 2 and "a loss that is broken" in said and "Traceback" not in said
 
 
@@ -279,10 +362,17 @@ def test_cells_of_a_file_that_changed_are_not_run_under_its_old_name(tmp_path):
     broken(tmp_path, "OTHER = 1\n")
     code, said = finish(path)
     frame = Store(tmp_path / "sweep.db").to_pandas()
-    assert code == 0 and "earlier version" in said and len(frame) == 4 and frame["sources.mine.py:build"].nunique() == 1
+    assert (
+        code == 0
+        and "earlier version" in said
+        and len(frame) == 4
+        and frame["sources.mine.py:build"].nunique() == 1
+    )
     store.retry(["done"])
     broken(tmp_path, "OTHER = 2\n")
-    worker = Worker(store.path, "me", None, {"cell_seconds": 60.0, "checkpoint_seconds": 60.0, "retries": 0})  # it met the file after the driver had looked
+    worker = Worker(
+        store.path, "me", None, {"cell_seconds": 60.0, "checkpoint_seconds": 60.0, "retries": 0}
+    )  # it met the file after the driver had looked
     files.ROOTS.append(tmp_path)
     worker._do(store.claim("me"))
     files.ROOTS.remove(tmp_path)
@@ -303,14 +393,29 @@ def test_a_file_that_is_no_store_is_not_moved_away(tmp_path):
         ({"momentum": [0.0, 0.9]}, {"optimizer": "adamw"}, "axes.momentum: not used by adamw"),
         ({"betas": [[0.9, 0.95], [0.9, 0.999]]}, {}, "axes.betas: not used by sgd"),
         ({"rest_lr": [0.1, 0.2], "optimizer": ["adam", "sgd"]}, {}, "axes.rest_lr: not used by adam and sgd"),
-        ({"batch_size": [16, 32]}, {"data": "mine.py:data"}, "axes.batch_size: your own data function makes the batches"),
+        (
+            {"batch_size": [16, 32]},
+            {"data": "mine.py:data"},
+            "axes.batch_size: your own data function makes the batches",
+        ),
         ({"momentum": [0.0, 0.9]}, {"optimizer": "muon"}, "axes.momentum: 0 stands for"),
     ],
 )
 def test_an_axis_that_changes_nothing_is_refused(axes, run, words):
     with pytest.raises(InputError, match=words):
         grid.read({"base": [32, 3], "axes": {"lr": [0.1], **axes}, "run": run})
-    assert len(grid.read({"base": [32, 3], "axes": {"lr": [0.1], "momentum": [0.0, 0.9], "optimizer": ["sgd", "adam"]}, "seeds": 1})) == 4
+    assert (
+        len(
+            grid.read(
+                {
+                    "base": [32, 3],
+                    "axes": {"lr": [0.1], "momentum": [0.0, 0.9], "optimizer": ["sgd", "adam"]},
+                    "seeds": 1,
+                }
+            )
+        )
+        == 4
+    )
 
 
 def test_schemes_that_are_no_names():
@@ -321,7 +426,14 @@ def test_schemes_that_are_no_names():
 def test_what_cannot_be_set_up_leaves_nothing_behind(tmp_path):
     (tmp_path / "mine.py").write_text("def build(width, depth):\n    raise ValueError('no such size')\n")
     wanted = dict(
-        name="x", schemes=["mup"], base=[8, 2], widths=[8], depths=[2], seeds=[0], axes={"lr": [0.1, 0.2]}, run=dict(model=f"{tmp_path}/mine.py:build", data="digits", steps=2)
+        name="x",
+        schemes=["mup"],
+        base=[8, 2],
+        widths=[8],
+        depths=[2],
+        seeds=[0],
+        axes={"lr": [0.1, 0.2]},
+        run=dict(model=f"{tmp_path}/mine.py:build", data="digits", steps=2),
     )
     with pytest.raises(InputError, match="no such size"):
         sweep(wanted, tmp_path / "s.db")

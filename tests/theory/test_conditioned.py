@@ -16,7 +16,11 @@ CASES = {
     "tanh": {},
     "relu, test points": {"activation": "relu", "x_test": np.eye(10)[:2]},
     "equal and zero points": {"x": np.array([[1.0, 2.0], [1.0, 2.0], [0.0, 0.0]]), "activation": "relu"},
-    "two outputs, L2, momentum": {"y": [[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], "weight_decay": 0.3, "momentum": 0.5},
+    "two outputs, L2, momentum": {
+        "y": [[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]],
+        "weight_decay": 0.3,
+        "momentum": 0.5,
+    },
     "more vectors than sites": {"width": 12},
 }
 
@@ -24,7 +28,9 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_matrix_is_what_it_does_to_the_vectors_it_meets(name, x, y):
     """Fresh noise taken from real matrices: every image that is not fresh comes from the bookkeeping, and the network is the network."""
-    case = {"x": x, "y": y, "depth": 3, "activation": "tanh", "lr": 0.3, "steps": 8, "width": 60} | CASES[name]
+    case = {"x": x, "y": y, "depth": 3, "activation": "tanh", "lr": 0.3, "steps": 8, "width": 60} | CASES[
+        name
+    ]
     width, data = case.pop("width"), (case.pop("x"), case.pop("y"))
     task = problem(*data, **case)
     real, made = Networks(task, width, [0, 1], torch.float64), Conditioned(task, width, [5, 6])
@@ -61,8 +67,13 @@ def test_a_matrix_forgotten_is_another_law(x, y):
     task = problem(x, y, **case)
     bare = Conditioned(task, 4000, [0, 1, 2, 3])
     send = bare._send
-    bare._send = lambda layer, x, own, other, forward: send(layer, x, own, type(own)(len(x), x.shape[2]), forward)
-    without, whole = run(task, bare).f.mean(0).numpy(), simulate(x, y, width=4000, seeds=4, matrices=False, **case)
+    bare._send = lambda layer, x, own, other, forward: send(
+        layer, x, own, type(own)(len(x), x.shape[2]), forward
+    )
+    without, whole = (
+        run(task, bare).f.mean(0).numpy(),
+        simulate(x, y, width=4000, seeds=4, matrices=False, **case),
+    )
     assert np.linalg.norm(without[..., 0] - whole.f) > 10 * np.linalg.norm(whole.stderr.f)
 
 
@@ -71,15 +82,24 @@ def test_wide_networks_come_to_the_limit(x, y):
     from trimtab.theory import solve
 
     case = {"depth": 2, "activation": "relu", "lr": 0.4, "steps": 6}
-    nets, limit = simulate(x, y, width=40000, seeds=4, matrices=False, **case), solve(x, y, samples=32000, **case)
+    nets, limit = (
+        simulate(x, y, width=40000, seeds=4, matrices=False, **case),
+        solve(x, y, samples=32000, **case),
+    )
     error = np.linalg.norm(np.hypot(nets.stderr.f, limit.stderr.f))
     assert np.linalg.norm(nets.f - limit.f) < 3 * error < 0.03 * np.linalg.norm(limit.f)
 
 
 def test_divergence_is_a_result_and_harms_no_neighbour(x, y):
     found = simulate(x, y, width=20, seeds=2, depth=2, activation="linear", lr=50.0, steps=30, matrices=False)
-    assert found.diverged is not None and np.isinf(found.loss[found.diverged :]).all() and np.isfinite(found.loss[: found.diverged]).all()
-    assert np.isfinite(simulate(x, y, width=1, seeds=3, depth=2, activation="tanh", lr=0.1, steps=3, matrices=False).f).all()
+    assert (
+        found.diverged is not None
+        and np.isinf(found.loss[found.diverged :]).all()
+        and np.isfinite(found.loss[: found.diverged]).all()
+    )
+    assert np.isfinite(
+        simulate(x, y, width=1, seeds=3, depth=2, activation="tanh", lr=0.1, steps=3, matrices=False).f
+    ).all()
     case = {"width": 20, "depth": 2, "activation": "linear", "lr": 0.8, "steps": 20, "matrices": False}
     each = [simulate(x, y, seeds=[seed], **case) for seed in range(8)]
     ends = [alone.diverged for alone in each]

@@ -36,7 +36,10 @@ def test_two_solvers_one_network(name, x, y, distance):
     # responses of times that coincide are not unique, what they give to a site is: <phi(t) r(s)> = sum_{s'} A(t,s') G(s',s)
     for response, kernel in (("a", "g"), ("b", "phi")):
         layers = slice(1, None) if kernel == "g" else slice(0, -1)
-        given = [np.einsum("ltsmn,lsund->ltumd", getattr(run, response), getattr(run, kernel)[layers]) for run in (sampled, exact)]
+        given = [
+            np.einsum("ltsmn,lsund->ltumd", getattr(run, response), getattr(run, kernel)[layers])
+            for run in (sampled, exact)
+        ]
         assert np.abs(given[0] - given[1]).max() < 1e-8 * np.abs(exact.phi).max(), response
 
 
@@ -100,7 +103,11 @@ def test_responses_matter(x, y, distance):
     """At L = 32 dropping the responses costs the linear network 15 % of f and 27 % of the loss
     (docs/theory.md, "Numbers to reproduce", which does not say for which data):
     here within a fifth, at .3 of the edge."""
-    case = {"depth": 32, "lr": 0.3 * 6 / np.linalg.eigvalsh(lazy(x, depth=32, activation="linear").ntk)[-1], "steps": 20}
+    case = {
+        "depth": 32,
+        "lr": 0.3 * 6 / np.linalg.eigvalsh(lazy(x, depth=32, activation="linear").ntk)[-1],
+        "steps": 20,
+    }
     full, bare = linear(x, y, **case), linear(x, y, responses=False, **case)
     assert distance(bare.f, full.f) == pytest.approx(0.15, rel=0.2)
     assert distance(bare.loss, full.loss) == pytest.approx(0.27, rel=0.2)

@@ -63,7 +63,9 @@ def test_error_halves_with_four_times_the_samples(x, y):
     """Scatter of 16 independent solves each: the log of a ratio of two such is known to sqrt(1/15), over all entries to less."""
     scatter = []
     for samples in (4000, 16000):
-        runs = np.stack([solve(x, y, **CASE | {"samples": samples, "seed": seed, "steps": 6}).f for seed in range(16)])
+        runs = np.stack(
+            [solve(x, y, **CASE | {"samples": samples, "seed": seed, "steps": 6}).f for seed in range(16)]
+        )
         scatter.append(np.sqrt(runs.var(0, ddof=1).mean()))
     assert 0.5 < np.log2(scatter[0] / scatter[1]) < 1.5
 
@@ -92,7 +94,10 @@ def test_only_what_is_older_than_the_noise_is_subtracted(lr):
     """D of a response is zero wherever the basis came after the noise: nothing a response could be is taken from it."""
     task = problem(4 * np.eye(2), [1.0, -1.0], depth=2, activation="tanh", lr=lr, steps=12)
     sites = GaussianSites(task, 400, [0, 1], responses=True, tol=1e-3, share=0.5, passes=1)
-    born: dict[int, list[list[int]]] = {-1: [[], []], 1: [[], []]}  # when each direction of phi (-1) and g (+1) was drawn
+    born: dict[int, list[list[int]]] = {
+        -1: [[], []],
+        1: [[], []],
+    }  # when each direction of phi (-1) and g (+1) was drawn
     clock = 0
 
     def watch(send, sign, fields):
@@ -119,7 +124,9 @@ def agree(theory, nets, distance):
     """Within 1 % (f), 2 % (loss), 3 % (NTK), or twice the combined standard error in the same norm."""
     for field, bound in (("f", 0.01), ("loss", 0.02), ("ntk", 0.03)):
         truth = getattr(nets, field)
-        combined = 2 * np.linalg.norm(np.hypot(theory.stderr[field], nets.stderr[field])) / np.linalg.norm(truth)
+        combined = (
+            2 * np.linalg.norm(np.hypot(theory.stderr[field], nets.stderr[field])) / np.linalg.norm(truth)
+        )
         assert distance(getattr(theory, field), truth) < max(bound, combined), field
 
 
@@ -130,7 +137,12 @@ QUICK = {
     "relu alpha 1": {"activation": "relu", "alpha": 1.0},
     "logistic, momentum": {"loss": "logistic", "y": [1, 0, 1], "momentum": 0.5},
     "softmax": {"loss": "softmax", "y": [0, 1, 2], "samples": 4000},
-    "batch 1, L2, callable": {"activation": torch.sin, "batches": [[t % 3] for t in range(20)], "weight_decay": 0.1, "lr": 0.2},
+    "batch 1, L2, callable": {
+        "activation": torch.sin,
+        "batches": [[t % 3] for t in range(20)],
+        "weight_decay": 0.1,
+        "lr": 0.2,
+    },
 }
 
 
@@ -168,11 +180,15 @@ def test_without_branches_it_is_the_two_layer_network(x, y, distance):
     case = {"activation": "erf", "lr": 0.4, "steps": 10, "beta": 0.0, "gamma0": 2.0}
     one, three = solve(x, y, depth=1, samples=4000, **case), solve(x, y, depth=3, samples=4000, **case)
     np.testing.assert_allclose(one.phi[0], one.phi[1], atol=1e-12)
-    assert distance(one.f, three.f) < 4 * np.linalg.norm(np.hypot(one.stderr.f, three.stderr.f)) / np.linalg.norm(one.f)
+    assert distance(one.f, three.f) < 4 * np.linalg.norm(
+        np.hypot(one.stderr.f, three.stderr.f)
+    ) / np.linalg.norm(one.f)
     agree(one, simulate(x, y, width=1000, seeds=12, depth=1, **case), distance)
 
 
-@pytest.mark.parametrize("x", [np.ones((2, 3)), np.eye(3)[[0, 0, 1]], np.array([[1.0], [2.0], [-1.0]]), np.zeros((1, 2))])
+@pytest.mark.parametrize(
+    "x", [np.ones((2, 3)), np.eye(3)[[0, 0, 1]], np.array([[1.0], [2.0], [-1.0]]), np.zeros((1, 2))]
+)
 def test_degenerate_inputs(x):
     """Equal points, more points than dimensions, a zero input: kernels are singular, the solution is not."""
     case = {"depth": 2, "activation": "relu", "lr": 0.3, "steps": 5}
@@ -212,7 +228,10 @@ def test_memory_is_stated_and_progress_told(x, y, caplog):
 def test_a_long_run_does_not_drift(x, y):
     """T = 200, loss 1e-15: the NTK trace moves no more than the ensemble's after step 50, and is the ensemble's within 2 %."""
     case = {"depth": 4, "activation": "tanh", "lr": 0.5, "steps": 200}
-    theory, nets = solve(x, y, samples=16000, **case), simulate(x, y, width=1000, seeds=16, dtype=torch.float32, **case)
+    theory, nets = (
+        solve(x, y, samples=16000, **case),
+        simulate(x, y, width=1000, seeds=16, dtype=torch.float32, **case),
+    )
     ours, theirs = (np.trace(run.ntk, axis1=1, axis2=2) for run in (theory, nets))
     assert abs(ours[200] / ours[50] - theirs[200] / theirs[50]) < 0.002
     assert abs(ours[200] / theirs[200] - 1) < 0.02

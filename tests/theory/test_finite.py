@@ -18,7 +18,9 @@ T = 12
 class Plain(torch.nn.Module):
     """The network of docs/theory.md, equation (1), the ordinary way, started at the twin's weights."""
 
-    def __init__(self, x, y, *, width, seed, depth, activation, gamma0=1.0, alpha=0.5, beta=1.0, loss="mse", **_):
+    def __init__(
+        self, x, y, *, width, seed, depth, activation, gamma0=1.0, alpha=0.5, beta=1.0, loss="mse", **_
+    ):
         super().__init__()
         task = problem(x, y, depth=depth, activation=activation, lr=1.0, steps=1, loss=loss)
         start = Networks(task, width, [seed], torch.float64)
@@ -34,7 +36,9 @@ class Plain(torch.nn.Module):
         return self.phi(h) @ self.readout.T / self.scale
 
 
-def train(x, y, *, lr, steps, gamma0=1.0, alpha=0.5, loss="mse", momentum=0.0, weight_decay=0.0, batches=None, **kw):
+def train(
+    x, y, *, lr, steps, gamma0=1.0, alpha=0.5, loss="mse", momentum=0.0, weight_decay=0.0, batches=None, **kw
+):
     net = Plain(x, y, gamma0=gamma0, alpha=alpha, loss=loss, **kw)
     x, y = torch.as_tensor(x), torch.as_tensor(y)
     square, rho = gamma0**2 * kw["width"], kw["depth"] ** (2 * alpha - 1)
@@ -92,15 +96,30 @@ def jacobian_kernel(net, x, square, rho):
     for f in net(x)[:, 0]:
         rows.append(torch.autograd.grad(f, list(net.parameters()), retain_graph=True))
     weights = [square * (rho if i >= 2 else 1.0) for i in range(len(rows[0]))]
-    return torch.stack([torch.stack([sum(w * (p * q).sum() for w, p, q in zip(weights, a, b, strict=True)) for b in rows]) for a in rows])
+    return torch.stack(
+        [
+            torch.stack([sum(w * (p * q).sum() for w, p, q in zip(weights, a, b, strict=True)) for b in rows])
+            for a in rows
+        ]
+    )
 
 
 @pytest.mark.parametrize("alpha", [0.5, 1.0])
 def test_ntk_is_the_jacobian_gram_before_and_after_training(x, y, alpha):
-    case = {"depth": 3, "activation": "tanh", "lr": 0.3, "steps": T, "width": 24, "alpha": alpha, "gamma0": 1.7}
+    case = {
+        "depth": 3,
+        "activation": "tanh",
+        "lr": 0.3,
+        "steps": T,
+        "width": 24,
+        "alpha": alpha,
+        "gamma0": 1.7,
+    }
     found = simulate(x, y, seeds=[5], **case)
     for time, net in ((0, Plain(x, y, seed=5, **case)), (T, train(x, y, seed=5, **case)[1])):
-        expected = jacobian_kernel(net, torch.as_tensor(x), 1.7**2 * 24, 3 ** (2 * alpha - 1)).detach().numpy()
+        expected = (
+            jacobian_kernel(net, torch.as_tensor(x), 1.7**2 * 24, 3 ** (2 * alpha - 1)).detach().numpy()
+        )
         np.testing.assert_allclose(found.ntk[time], expected, rtol=1e-10)
 
 
@@ -113,7 +132,10 @@ def test_test_points_are_only_looked_at(x, y):
 
 def test_batches_of_seeds_and_float32_change_nothing(x, y):
     case = {"depth": 2, "activation": "relu", "lr": 0.3, "steps": 6, "width": 40}
-    together, single = simulate(x, y, seeds=4, **case), [simulate(x, y, seeds=[s], **case).f for s in range(4)]
+    together, single = (
+        simulate(x, y, seeds=4, **case),
+        [simulate(x, y, seeds=[s], **case).f for s in range(4)],
+    )
     np.testing.assert_allclose(together.f, np.mean(single, 0), atol=1e-13)
     np.testing.assert_allclose(together.stderr.f, np.std(single, 0, ddof=1) / 2, atol=1e-13)
     assert np.asarray(together.stderr).shape == together.f.shape
@@ -131,7 +153,9 @@ def test_starts_at_the_lazy_kernel(x, y):
 def test_fluctuations_at_init_have_their_closed_form(depth):
     """N Var(H^{L+1}) / E[H]^2 = 2 + (4 + 2/L) / (1 + 1/L)^2 if linear (docs/theory.md, equation (45))."""
     seeds = 1200
-    found = simulate(np.ones((1, 3)), [0.0], width=100, seeds=seeds, depth=depth, activation="linear", lr=1e-9, steps=1)
+    found = simulate(
+        np.ones((1, 3)), [0.0], width=100, seeds=seeds, depth=depth, activation="linear", lr=1e-9, steps=1
+    )
     expected = init_fluctuation(depth)
     ratio = found.variance.phi[-1, 0, 0, 0, 0] / (1 + 1 / depth) ** (2 * depth)
     # a variance of n near-normal draws has relative error sqrt(2/n); its own mean is right to O(1/N)
@@ -140,9 +164,23 @@ def test_fluctuations_at_init_have_their_closed_form(depth):
 
 def test_divergence_is_a_result(x, y):
     found = simulate(x, y, width=20, seeds=2, depth=2, activation="linear", lr=50.0, steps=30)
-    assert found.diverged is not None and np.isinf(found.loss[found.diverged :]).all() and np.isfinite(found.loss[: found.diverged]).all()
+    assert (
+        found.diverged is not None
+        and np.isinf(found.loss[found.diverged :]).all()
+        and np.isfinite(found.loss[: found.diverged]).all()
+    )
 
 
 def test_bad_input():
     with pytest.raises(InputError, match="width.*\n.*seeds.*\n.*depth.*\n.*responses"):
-        simulate([[1.0]], [1.0], width=0, seeds=0, depth=math.inf, activation="tanh", lr=0.1, steps=2, responses=False)
+        simulate(
+            [[1.0]],
+            [1.0],
+            width=0,
+            seeds=0,
+            depth=math.inf,
+            activation="tanh",
+            lr=0.1,
+            steps=2,
+            responses=False,
+        )

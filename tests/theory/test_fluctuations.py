@@ -15,8 +15,14 @@ from trimtab.theory.finite import init_fluctuation
 def test_linear_networks_have_their_closed_form(depth):
     """And forward and backward are each other's mirror image: G^1 fluctuates as H^{L+1}."""
     found = fluctuate(depth=depth, activation="linear", size=1.7)
-    for variance, mean in ((found.stream[-1], found.mean_stream[-1]), (found.phi[-1], found.mean_phi[-1]), (found.g[0], found.mean_g[0])):
-        assert variance / mean**2 == pytest.approx(init_fluctuation(depth), rel=1e-9 if depth < math.inf else 1e-5)
+    for variance, mean in (
+        (found.stream[-1], found.mean_stream[-1]),
+        (found.phi[-1], found.mean_phi[-1]),
+        (found.g[0], found.mean_g[0]),
+    ):
+        assert variance / mean**2 == pytest.approx(
+            init_fluctuation(depth), rel=1e-9 if depth < math.inf else 1e-5
+        )
 
 
 def test_one_branch_by_hand():
@@ -24,15 +30,22 @@ def test_one_branch_by_hand():
     found = fluctuate(depth=1, activation="relu")
     assert found.phi[0] == pytest.approx(1.5 - 0.25, rel=1e-9)
     own = 2 * 1.5**2  # Var of h^2 over sites
-    cross = (1.5 + 0.5 * 0.5) - 1.5 * 0.5  # E[(h^2)^2 relu^2(h^1)] = E[h1^2 relu^2] + Phi E[relu^2], less the means
+    cross = (
+        1.5 + 0.5 * 0.5
+    ) - 1.5 * 0.5  # E[(h^2)^2 relu^2(h^1)] = E[h1^2 relu^2] + Phi E[relu^2], less the means
     assert found.stream[1] == pytest.approx(own + 2 * cross + 1.25, rel=1e-9)
 
 
 def test_relu_saturates_in_depth():
     """docs/theory.md, "Numbers to reproduce": near 4.7, and bounded at any depth."""
-    ratio = [found.stream[-1] / found.mean_stream[-1] ** 2 for found in (fluctuate(depth=depth, activation="relu") for depth in (1, 4, 16, 64, math.inf))]
+    ratio = [
+        found.stream[-1] / found.mean_stream[-1] ** 2
+        for found in (fluctuate(depth=depth, activation="relu") for depth in (1, 4, 16, 64, math.inf))
+    ]
     assert ratio == sorted(ratio) and ratio[-1] == pytest.approx(4.675, abs=0.001)
-    assert 64 * (ratio[-1] - ratio[-2]) == pytest.approx(16 * (ratio[-1] - ratio[-3]), rel=0.1)  # Sigma_L -> Sigma_inf as 1/L
+    assert 64 * (ratio[-1] - ratio[-2]) == pytest.approx(
+        16 * (ratio[-1] - ratio[-3]), rel=0.1
+    )  # Sigma_L -> Sigma_inf as 1/L
 
 
 @pytest.mark.parametrize("activation", ["relu", "erf", torch.sin])
@@ -45,13 +58,17 @@ def test_means_are_the_lazy_kernels(activation, alpha):
     assert found.mean_ntk == pytest.approx(kernels.ntk[0, 0], rel=1e-8)
 
 
-@pytest.mark.parametrize(("activation", "alpha"), [("relu", 0.5), ("tanh", 0.5), ("erf", 1.0), (torch.sin, 0.5)])
+@pytest.mark.parametrize(
+    ("activation", "alpha"), [("relu", 0.5), ("tanh", 0.5), ("erf", 1.0), (torch.sin, 0.5)]
+)
 def test_networks_scatter_as_said(activation, alpha):
     """Phi, G of every layer, the NTK, and f while training lazily. A variance of n draws is known to sqrt(2/n), a little more for their skew; N = 500."""
     networks, case = 2000, {"depth": 3, "activation": activation, "alpha": alpha}
     found = fluctuate(**case)
     rate = 0.5 / found.mean_ntk
-    nets = simulate([[1.0]], [1.0], width=500, seeds=networks, lr=rate, steps=4, gamma0=1e-3, matrices=False, **case)
+    nets = simulate(
+        [[1.0]], [1.0], width=500, seeds=networks, lr=rate, steps=4, gamma0=1e-3, matrices=False, **case
+    )
     room = 4 * math.sqrt(2.5 / networks)
     assert nets.variance.phi[:, 0, 0, 0, 0] == pytest.approx(found.phi, rel=room)
     assert nets.variance.g[:, 0, 0, 0, 0] == pytest.approx(found.g, rel=room)
@@ -77,7 +94,14 @@ def test_one_branch_by_brute_force():
         h1 = math.sqrt(size) * a
         h2 = h1 + b * math.sqrt(phi1) * z
         top = w / np.cosh(h2) ** 2
-        return np.stack([np.tanh(h1) ** 2, np.tanh(h2) ** 2, top**2, (top + b * math.sqrt(g2) * r / np.cosh(h1) ** 2) ** 2])
+        return np.stack(
+            [
+                np.tanh(h1) ** 2,
+                np.tanh(h2) ** 2,
+                top**2,
+                (top + b * math.sqrt(g2) * r / np.cosh(h1) ** 2) ** 2,
+            ]
+        )
 
     phi1 = site(1.0, 1.0)[0] @ weight
     g2 = site(phi1, 1.0)[2] @ weight

@@ -12,7 +12,12 @@ from trimtab.theory.activations import activation
 from trimtab.theory.gauss import kernel, pair
 
 # plain callables are unknown by name, so these go through quadrature
-TWINS = {"relu": lambda h: h.clamp_min(0), "erf": lambda h: torch.erf(h), "gelu": lambda h: torch.nn.functional.gelu(h), "linear": lambda h: 1 * h}
+TWINS = {
+    "relu": lambda h: h.clamp_min(0),
+    "erf": lambda h: torch.erf(h),
+    "gelu": lambda h: torch.nn.functional.gelu(h),
+    "linear": lambda h: 1 * h,
+}
 
 
 def tensor(*values):
@@ -41,7 +46,14 @@ def test_quadrature_against_scipy():
         return norm * math.exp(-v @ inverse @ v / 2)
 
     value = dblquad(lambda b, a: math.tanh(a) * math.tanh(b) * density(b, a), -8, 8, -9, 9, epsabs=1e-10)[0]
-    slope = dblquad(lambda b, a: (1 - math.tanh(a) ** 2) * (1 - math.tanh(b) ** 2) * density(b, a), -8, 8, -9, 9, epsabs=1e-10)[0]
+    slope = dblquad(
+        lambda b, a: (1 - math.tanh(a) ** 2) * (1 - math.tanh(b) ** 2) * density(b, a),
+        -8,
+        8,
+        -9,
+        9,
+        epsabs=1e-10,
+    )[0]
     found = pair("tanh", *tensor(q1, q2, c))
     assert [float(v) for v in found] == pytest.approx([value, slope], abs=1e-9)
 
@@ -67,7 +79,9 @@ def test_price_and_differentiability(name):
             continue  # quadrature cannot see c beyond sqrt(q1 q2): only one-sided there
         assert float(gradients[2]) == pytest.approx(float(slope.detach()), rel=1e-6)
         step = 1e-6
-        up, down = (pair(name, *tensor(q1 + s, q2, min(c, math.sqrt((q1 + s) * q2))))[0] for s in (step, -step))
+        up, down = (
+            pair(name, *tensor(q1 + s, q2, min(c, math.sqrt((q1 + s) * q2))))[0] for s in (step, -step)
+        )
         if q1 != c:
             assert float(gradients[0]) == pytest.approx(float(up - down) / (2 * step), abs=1e-7)
 
@@ -81,6 +95,11 @@ def test_kernel_is_symmetric_positive():
 
 
 def test_activations_that_cannot_be_used():
-    for bad, words in (("swishy", "one of relu"), (3, "callable"), (lambda h: h.sum(), "each element"), (lambda h: h.numpy(), "torch functions")):
+    for bad, words in (
+        ("swishy", "one of relu"),
+        (3, "callable"),
+        (lambda h: h.sum(), "each element"),
+        (lambda h: h.numpy(), "torch functions"),
+    ):
         with pytest.raises(InputError, match=words):
             activation(bad)

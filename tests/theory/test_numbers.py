@@ -47,7 +47,9 @@ def test_no_solver_knows_the_future(solver, x, y):
     now = [[0, 1], [2], [1], [0, 2]]
     case = {"depth": 2, "activation": "tanh", "momentum": 0.5}
     one = SOLVERS[solver](x, y, lr=0.2, steps=6, batches=[*now, [0], [1]], **case)
-    other = SOLVERS[solver](x, y, lr=[0.2] * 4 + [0.05] * 4, steps=8, batches=[*now, [2], [2], [0], [1]], **case)
+    other = SOLVERS[solver](
+        x, y, lr=[0.2] * 4 + [0.05] * 4, steps=8, batches=[*now, [2], [2], [0], [1]], **case
+    )
     for name in ("f", "loss", "ntk"):
         np.testing.assert_allclose(getattr(one, name)[:5], getattr(other, name)[:5], atol=1e-11)
     np.testing.assert_allclose(one.phi[:, :5, :5], other.phi[:, :5, :5], atol=1e-11)
@@ -88,8 +90,14 @@ def test_depth_times_error_is_constant_for_trained_relu(monkeypatch):
     assert abs(mean[3] - first) < 0.15 * abs(first) + 3 * error[3]  # constant at L = 16 to its O(1/L)
     # Richardson: L^2 (2 F(2L) - F(L) - F(inf)) = -b/2, the same at L = 2 and 4
     limit = value[:, -1] - (first / 32 + second / 32**2) / 100
-    second_order = [100 * depth**2 * (2 * value[:, i + 1] - value[:, i] - limit).mean() for i, depth in enumerate(depths[:2])]
-    noise = [100 * depth**2 * (2 * value[:, i + 1] - value[:, i] - limit).std(ddof=1) / math.sqrt(8) for i, depth in enumerate(depths[:2])]
+    second_order = [
+        100 * depth**2 * (2 * value[:, i + 1] - value[:, i] - limit).mean()
+        for i, depth in enumerate(depths[:2])
+    ]
+    noise = [
+        100 * depth**2 * (2 * value[:, i + 1] - value[:, i] - limit).std(ddof=1) / math.sqrt(8)
+        for i, depth in enumerate(depths[:2])
+    ]
     assert abs(second_order[0] - second_order[1]) < 0.3 * abs(second_order[0]) + 3 * np.hypot(*noise)
 
 
@@ -117,19 +125,29 @@ def test_the_first_table_of_section_7(name, distance):
     case = tools["BASE"] | (tools["CASES"] | {"tanh T=60": {"steps": 60}})[name]
     points, width, edge = case.pop("points"), case.pop("width"), case.pop("edge")
     x, y = tools["data"](points, case.get("loss", "mse"))
-    case["lr"] = edge * 2 * points / np.linalg.eigvalsh(lazy(x, depth=case["depth"], activation=case["activation"]).ntk)[-1]
+    case["lr"] = (
+        edge
+        * 2
+        * points
+        / np.linalg.eigvalsh(lazy(x, depth=case["depth"], activation=case["activation"]).ntk)[-1]
+    )
     if "batches" in case:
         case["batches"] = [[t % points] for t in range(case["steps"])]
     *quoted, bare_f, bare_loss = TABLE[name]
     nets, theory = simulate(x, y, width=width, seeds=24, dtype=torch.float32, **case), solve(x, y, **case)
     for field, bound in zip(("f", "loss", "ntk"), quoted, strict=True):
         truth = getattr(nets, field)
-        combined = 2 * np.linalg.norm(np.hypot(theory.stderr[field], nets.stderr[field])) / np.linalg.norm(truth)
+        combined = (
+            2 * np.linalg.norm(np.hypot(theory.stderr[field], nets.stderr[field])) / np.linalg.norm(truth)
+        )
         assert bound is None or distance(getattr(theory, field), truth) < max(bound / 100, combined), field
     if bare_f:
         bare = solve(x, y, responses=False, **case)
         for field, bound in (("f", bare_f), ("loss", bare_loss)):
-            assert bound is None or 2 / 3 < 100 * distance(getattr(bare, field), getattr(nets, field)) / bound < 4 / 3, field
+            assert (
+                bound is None
+                or 2 / 3 < 100 * distance(getattr(bare, field), getattr(nets, field)) / bound < 4 / 3
+            ), field
 
 
 def test_the_ntk_at_the_start_of_wide_networks(x, y, distance):
@@ -143,7 +161,11 @@ def test_the_ntk_at_the_start_of_wide_networks(x, y, distance):
 def flops(**change) -> int:
     x = np.random.default_rng(0).standard_normal((2, 10))
     with FlopCounterMode(display=False) as counter:
-        solve(x, [1.0, -1.0], **{"depth": 2, "activation": "tanh", "lr": 0.3, "steps": 6, "samples": 8000} | change)
+        solve(
+            x,
+            [1.0, -1.0],
+            **{"depth": 2, "activation": "tanh", "lr": 0.3, "steps": 6, "samples": 8000} | change,
+        )
     return counter.get_total_flops()
 
 

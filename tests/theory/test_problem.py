@@ -74,7 +74,10 @@ def test_samples_too_few():
 def test_tensors_of_any_kind_are_read():
     import torch
 
-    found = [solve(**GOOD | {"x": torch.ones(2, 3, dtype=kind), "samples": 400}).f for kind in (torch.float64, torch.bfloat16, torch.int64)]
+    found = [
+        solve(**GOOD | {"x": torch.ones(2, 3, dtype=kind), "samples": 400}).f
+        for kind in (torch.float64, torch.bfloat16, torch.int64)
+    ]
     np.testing.assert_array_equal(found[0], found[1])
     np.testing.assert_array_equal(found[0], found[2])
 

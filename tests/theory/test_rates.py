@@ -19,8 +19,19 @@ def test_lazy_edge_and_best_rate_are_known(x, y):
     loss = np.array([np.square(kernels.train(y, lr=rate, steps=30)[-1] - y).sum() for rate in fine])
     edge, best = fine[np.argmax(loss >= np.square(y).sum())], fine[np.argmin(loss)]
     assert top < edge < 1.1 * top
-    found = sweep_rates(x, y, rates=top * 2.0 ** (np.arange(-9, 3) / 2 + 0.1), depth=2, solver=linear, steps=30, gamma0=1e-3, refine=8)
-    assert found.edge[0] < 1.005 * edge and found.edge[1] > 0.995 * edge and found.edge[1] / found.edge[0] < 1.01
+    found = sweep_rates(
+        x,
+        y,
+        rates=top * 2.0 ** (np.arange(-9, 3) / 2 + 0.1),
+        depth=2,
+        solver=linear,
+        steps=30,
+        gamma0=1e-3,
+        refine=8,
+    )
+    assert (
+        found.edge[0] < 1.005 * edge and found.edge[1] > 0.995 * edge and found.edge[1] / found.edge[0] < 1.01
+    )
     assert abs(np.log2(found.best / best)) < 0.5
 
 
@@ -47,11 +58,16 @@ def test_rates_side_by_side_are_rates_one_by_one(x, y):
     slow, fast, wild = solve_rates(x, y, rates=rates, **case)
     for rate, found in zip(rates, (slow, fast), strict=False):
         alone = solve(x, y, lr=rate, **case)
-        assert found.diverged is None and np.linalg.norm(found.f - alone.f) < 2 * np.linalg.norm(np.hypot(found.stderr.f, alone.stderr.f))
+        assert found.diverged is None and np.linalg.norm(found.f - alone.f) < 2 * np.linalg.norm(
+            np.hypot(found.stderr.f, alone.stderr.f)
+        )
     assert not wild.loss[-1] < wild.loss[0]
     exact = solve_rates(x, y, rates=[0.05, 0.1, 50.0], **case | {"activation": "linear"})
     np.testing.assert_allclose(exact[1].f, linear(x, y, lr=0.1, depth=2, steps=6).f, atol=1e-9)
-    assert exact[2].diverged is not None and exact[2].diverged == linear(x, y, lr=50.0, depth=2, steps=6).diverged
+    assert (
+        exact[2].diverged is not None
+        and exact[2].diverged == linear(x, y, lr=50.0, depth=2, steps=6).diverged
+    )
 
 
 def test_rates_with_decay_and_schedules(x, y):
@@ -63,5 +79,7 @@ def test_rates_with_decay_and_schedules(x, y):
 
 
 def test_rtol_is_kept_for_each_rate(x, y):
-    found = sweep_rates(x, y, rates=[0.1, 0.2, 0.4], rtol=0.02, refine=0, depth=1, activation="tanh", steps=2, samples=400)
+    found = sweep_rates(
+        x, y, rates=[0.1, 0.2, 0.4], rtol=0.02, refine=0, depth=1, activation="tanh", steps=2, samples=400
+    )
     assert found.stable.all()

@@ -20,10 +20,14 @@ NAMED = re.compile(r"\[`(\S+\.py):([\w.]+)`\]\(\.\./(\S+?)\)")
 
 def texts() -> dict[str, str]:
     """The project's files but for the page and this test, each on one line and without comment signs."""
-    found = [p for folder in FOLDERS for p in (ROOT / folder).rglob("*") if p.suffix in (".py", ".md", ".toml")]
+    found = [
+        p for folder in FOLDERS for p in (ROOT / folder).rglob("*") if p.suffix in (".py", ".md", ".toml")
+    ]
     found += [*ROOT.glob("*.md"), ROOT / "pyproject.toml"]
     kept = (p for p in found if p not in (PAGE, Path(__file__).resolve()))
-    return {str(p.relative_to(ROOT)): re.sub(r"\s*\n\s*#?\s*", " ", p.read_text(encoding="utf-8")) for p in kept}
+    return {
+        str(p.relative_to(ROOT)): re.sub(r"\s*\n\s*#?\s*", " ", p.read_text(encoding="utf-8")) for p in kept
+    }
 
 
 def numbers(citation: str) -> set[int]:
@@ -80,7 +84,11 @@ def test_every_cited_equation_is_on_the_page():
 
 def test_every_cited_heading_is_on_the_page():
     headings = HEADING.findall(PAGE.read_text(encoding="utf-8"))
-    cited = [(name, title) for name, text in texts().items() for title in re.findall(r'docs/theory\.md, "([^"]+)"', text)]
+    cited = [
+        (name, title)
+        for name, text in texts().items()
+        for title in re.findall(r'docs/theory\.md, "([^"]+)"', text)
+    ]
     assert cited
     assert [c for c in cited if c[1] not in headings] == []
 

@@ -52,7 +52,9 @@ def checking(command: Check) -> int:
         except TrimtabError as error:
             problems.append(str(error))
     if optimizer is None and not own:
-        problems.append(f"optimizer must be a class in torch.optim, or pkg.mod:function for a set-up of your own: got {command.optimizer!r}")
+        problems.append(
+            f"optimizer must be a class in torch.optim, or pkg.mod:function for a set-up of your own: got {command.optimizer!r}"
+        )
     if command.figure is not None and not Path(command.figure).resolve().parent.is_dir():
         problems.append(f"figure must be in a folder that exists: got {command.figure}")
     if (fault := device_fault(command.device)) is not None:
@@ -114,7 +116,9 @@ def _made_up(command: Check, build: Any, loss: Any) -> Made:
     wider = built(build, max(command.widths, default=command.base_width * TIMES[-1]), command.base_depth)
     found = infer(base, wider, batch=BATCH)
     if found.example is None:
-        raise InputError(cure(command.build, found, "--data", "data(step), which returns (inputs, target) or a dict,"))
+        raise InputError(
+            cure(command.build, found, "--data", "data(step), which returns (inputs, target) or a dict,")
+        )
     if found.words.startswith("vectors"):
         found = infer(base, wider, batch=4 * BATCH)
     args, kwargs = as_call(found.example)

@@ -21,9 +21,7 @@ from trimtab.errors import InputError
 if TYPE_CHECKING:
     from trimtab.cli import Doctor
 
-LOCK = (
-    "import sqlite3, sys\ntry:\n    sqlite3.connect(sys.argv[1], timeout=0.2, isolation_level=None).execute('BEGIN IMMEDIATE')\nexcept sqlite3.OperationalError:\n    sys.exit(7)\n"
-)
+LOCK = "import sqlite3, sys\ntry:\n    sqlite3.connect(sys.argv[1], timeout=0.2, isolation_level=None).execute('BEGIN IMMEDIATE')\nexcept sqlite3.OperationalError:\n    sys.exit(7)\n"
 
 
 def doctor(command: Doctor) -> int:
@@ -38,9 +36,14 @@ def doctor(command: Doctor) -> int:
     for name, value in versions().items():
         print(f"  {name:10s} {value}")
     print(f"  {'sqlite':10s} {sqlite3.sqlite_version}")
-    devices = ["cpu", *(f"cuda:{i} {torch.cuda.get_device_name(i)}" for i in range(torch.cuda.device_count()))]
+    devices = [
+        "cpu",
+        *(f"cuda:{i} {torch.cuda.get_device_name(i)}" for i in range(torch.cuda.device_count())),
+    ]
     print(f"  devices    {', '.join(devices)}")
-    print(f"  threads    {os.cpu_count()} cores, torch uses {torch.get_num_threads()}; a sweep's workers use one each")
+    print(
+        f"  threads    {os.cpu_count()} cores, torch uses {torch.get_num_threads()}; a sweep's workers use one each"
+    )
     print(f"  data       TRIMTAB_DATA={os.environ.get('TRIMTAB_DATA') or '(not set)'}")
     print(f"  free       {shutil.disk_usage(folder).free / 1e9:.1f} GB in {folder.resolve()}")
     faults = probe(folder)
@@ -78,7 +81,11 @@ def probe(folder: Path) -> dict[str, str | None]:
         found["fsync"] = None if time.monotonic() - begun < 5 else f"took {time.monotonic() - begun:.1f} s"
         (place / "b").write_bytes(b"old")
         os.replace(place / "a", place / "b")
-        found["rename"] = None if (place / "b").stat().st_size == 4096 and not (place / "a").exists() else "a rename did not replace"
+        found["rename"] = (
+            None
+            if (place / "b").stat().st_size == 4096 and not (place / "a").exists()
+            else "a rename did not replace"
+        )
     except (OSError, sqlite3.Error) as error:
         found["probe"] = str(error)
     finally:

@@ -32,7 +32,12 @@ def explain(command: Explain) -> int:
     """Print roles, branches and factors of the user's model; returns the exit code."""
     problems = [
         f"{key} must be >= 1: got {value}"
-        for key, value in (("width", command.width), ("depth", command.depth), ("base-width", command.base_width), ("base-depth", command.base_depth))
+        for key, value in (
+            ("width", command.width),
+            ("depth", command.depth),
+            ("base-width", command.base_width),
+            ("base-depth", command.base_depth),
+        )
         if value < 1
     ]
     cls = getattr(torch.optim, command.optimizer, None)
@@ -100,11 +105,16 @@ def _lines(p: Parametrization, cls: Any) -> list[str]:
             f"  {stack}: {len(branches)} residual branches ({kinds}); the first ends in {', '.join(branches[0].tail) or 'nothing that folds'}: scaling that scales the branch"
         )
     if not p.branches:
-        lines.append("  no residual branches: no add of a value and something computed from it through a matrix")
+        lines.append(
+            "  no residual branches: no add of a value and something computed from it through a matrix"
+        )
     for role, n in Counter(row.role for row in p.rows.values()).items():
         lines.append(f"  {n} {role}: {WHY[role]}")
     laws = Counter(row.law for row in p.rows.values() if row.law)
-    lines.append("  init laws measured against the base: " + (", ".join(f"{law} ({n})" for law, n in laws.items()) or "when the model has weights (p.apply)"))
+    lines.append(
+        "  init laws measured against the base: "
+        + (", ".join(f"{law} ({n})" for law, n in laws.items()) or "when the model has weights (p.apply)")
+    )
     lines += ["", str(p), "", f"{cls.__name__} multiplies the base's hyperparameters by:"]
     groups: dict[tuple[float, ...], list[str]] = {}
     for name, f in p.factors(cls).items():

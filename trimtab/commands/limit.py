@@ -23,12 +23,23 @@ if TYPE_CHECKING:
     from trimtab.cli import Limit as Command
 
 EXIT = {"converges": 0, "contradicts": 1, "cannot tell": 3}
-COLOUR = {"converges": "green", "contradicts": "red", "cannot tell": "yellow", "open": "yellow", "agrees": "green", "disagrees": "red"}
+COLOUR = {
+    "converges": "green",
+    "contradicts": "red",
+    "cannot tell": "yellow",
+    "open": "yellow",
+    "agrees": "green",
+    "disagrees": "red",
+}
 TEXT = (
     "Networks of every width and depth were trained beside the solved dynamical mean field theory. Mean output: how far the mean over networks is from the limit, over the whole"
     " trajectory. Scatter: how far one network is from their mean. Mean loss: after the last step. All relative to the limit; infinite widths are compared with infinite depth."
 )
-TITLES = ("How fast errors fall", "Distance from the limit, ± one standard error (infinite widths: from infinite depth)", "Best rate")
+TITLES = (
+    "How fast errors fall",
+    "Distance from the limit, ± one standard error (infinite widths: from infinite depth)",
+    "Best rate",
+)
 SHORT = {"mean output": "output", "mean loss": "loss", "one network": "scatter"}
 PAGE = {"converges": "transfers", "contradicts": "drifts", "cannot tell": "cannot tell"}
 
@@ -44,22 +55,53 @@ def limiting(command: Command) -> int:
         problems.append(f"out: must be in a folder that exists, got {command.out}.")
     store = _opened(command.store, problems)
     x, y = _data(command, problems)
-    case: dict[str, Any] = dict(activation=command.activation, lr=command.lr, steps=command.steps, gamma0=command.gamma0, alpha=command.alpha)
+    case: dict[str, Any] = dict(
+        activation=command.activation,
+        lr=command.lr,
+        steps=command.steps,
+        gamma0=command.gamma0,
+        alpha=command.alpha,
+    )
     for own in checked(x, y, widths, depths, command.networks, command.samples, command.tolerance, case):
         if own.split(":")[0] not in {p.split(":")[0] for p in problems}:
             problems.append(own)
     if problems:
-        raise faults(f"{len(problems)} fault{'s'[: len(problems) > 1]} in the arguments of trimtab limit", problems)
+        raise faults(
+            f"{len(problems)} fault{'s'[: len(problems) > 1]} in the arguments of trimtab limit", problems
+        )
 
-    with Progress(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=Console(stderr=True), disable=command.json or not sys.stderr.isatty()) as bar:
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        disable=command.json or not sys.stderr.isatty(),
+    ) as bar:
         task = bar.add_task("limit and networks")
-        shared: dict[str, Any] = dict(widths=[int(w) for w in widths], samples=command.samples, seed=command.seed)
+        shared: dict[str, Any] = dict(
+            widths=[int(w) for w in widths], samples=command.samples, seed=command.seed
+        )
         found = approach(
-            x, y, depths=depths, networks=command.networks, tolerance=command.tolerance, progress=lambda i, n: bar.update(task, completed=i, total=n), **shared, **case
+            x,
+            y,
+            depths=depths,
+            networks=command.networks,
+            tolerance=command.tolerance,
+            progress=lambda i, n: bar.update(task, completed=i, total=n),
+            **shared,
+            **case,
         )
         if rates:
             bar.add_task("best rate", total=None)
-            best = optimum(x, y, rates=rates, depth=max(depths), networks=command.networks, **shared, **{k: v for k, v in case.items() if k != "lr"})
+            best = optimum(
+                x,
+                y,
+                rates=rates,
+                depth=max(depths),
+                networks=command.networks,
+                **shared,
+                **{k: v for k, v in case.items() if k != "lr"},
+            )
             found = dataclasses.replace(found, optimum=best)
 
     content = section(found, command)
@@ -69,7 +111,17 @@ def limiting(command: Command) -> int:
         from trimtab.reporting import render_section, written
 
         count = int(sum(r["networks"] for r in found.rows))
-        written(render_section("limit", content, headline=sentence(found), verdict=PAGE[found.verdict], command=_line(command), counts=[("networks trained", count)]), command.out)
+        written(
+            render_section(
+                "limit",
+                content,
+                headline=sentence(found),
+                verdict=PAGE[found.verdict],
+                command=_line(command),
+                counts=[("networks trained", count)],
+            ),
+            command.out,
+        )
     code = EXIT[found.verdict]
     if command.json:
         print(json.dumps({"exit": code} | found.to_dict(), indent=1))
@@ -116,7 +168,9 @@ def _data(command: Command, problems: list[str]) -> tuple[np.ndarray, np.ndarray
             raise InputError(f"points: must be between 1 and {source.shape.train}, got {command.points}.")
         x, y = source.batch("train", command.seed, 0, command.points)
         if not x.is_floating_point() or y.ndim != 1:
-            raise InputError(f"data: must be a set of labelled images, got {command.data!r}. Try digits or cifar10.")
+            raise InputError(
+                f"data: must be a set of labelled images, got {command.data!r}. Try digits or cifar10."
+            )
         return x.flatten(1).double().numpy(), np.where(y.numpy() % 2 == 0, 1.0, -1.0)
     except TrimtabError as error:
         text = str(error)
@@ -129,7 +183,15 @@ def section(found: Limit, command: Command) -> dict[str, Any]:
     from trimtab.limits.approach import plain
 
     title = f"The infinite network: {command.activation}, {command.points} points of {command.data}, rate {command.lr:g}, {command.steps} steps"
-    return plain({"title": title, "verdict": found.verdict, "text": TEXT, "figures": found.figures(), "tables": _tables(found)})
+    return plain(
+        {
+            "title": title,
+            "verdict": found.verdict,
+            "text": TEXT,
+            "figures": found.figures(),
+            "tables": _tables(found),
+        }
+    )
 
 
 def _tables(found: Limit) -> list[dict[str, Any]]:
@@ -162,7 +224,10 @@ def _rates(found: Limit) -> dict[str, Any]:
                 "-" if r.quantity == "best rate" else f"{size} ({low} to {high})",
             ]
         )
-    return {"columns": ["quantity", "over", "exponent (95 %)", "theory", "", f"size for {100 * tolerance:g} %"], "rows": rows}
+    return {
+        "columns": ["quantity", "over", "exponent (95 %)", "theory", "", f"size for {100 * tolerance:g} %"],
+        "rows": rows,
+    }
 
 
 def _sizes(found: Limit) -> dict[str, Any]:
@@ -182,7 +247,15 @@ def _optima(found: Limit) -> dict[str, Any]:
     for r, curve in zip(found.optimum.rows, found.optimum.curves, strict=True):
         ends = "beyond these rates" if r["lr"] in (curve["lr"][0], curve["lr"][-1]) else "at the edge"
         interval = ends if math.isnan(r["low"]) else f"{_number(r['low'])} to {_number(r['high'])}"
-        rows.append([_number(r["width"], "g"), _number(r["lr"]), interval, _number(r["edge"]), f"{r['shift']:+.2f} ± {_number(r['shift_stderr'], '.2f')}"])
+        rows.append(
+            [
+                _number(r["width"], "g"),
+                _number(r["lr"]),
+                interval,
+                _number(r["edge"]),
+                f"{r['shift']:+.2f} ± {_number(r['shift_stderr'], '.2f')}",
+            ]
+        )
     return {"columns": columns, "rows": rows}
 
 
@@ -190,9 +263,20 @@ def shown(found: Limit) -> RenderableType:
     """What the terminal shows: the bound first, then rates, then sizes."""
     parts: list[RenderableType] = [Text(sentence(found), style=f"bold {COLOUR[found.verdict]}")]
     for content in _tables(found):
-        table = Table(title=Text(content["title"], style="bold"), title_justify="left", title_style="", box=None, pad_edge=False, header_style="dim")
+        table = Table(
+            title=Text(content["title"], style="bold"),
+            title_justify="left",
+            title_style="",
+            box=None,
+            pad_edge=False,
+            header_style="dim",
+        )
         for name in content["columns"]:
-            table.add_column(name, justify="left" if name in ("quantity", "over", "exponent (95 %)", "") else "right", no_wrap=True)
+            table.add_column(
+                name,
+                justify="left" if name in ("quantity", "over", "exponent (95 %)", "") else "right",
+                no_wrap=True,
+            )
         for row in content["rows"]:
             table.add_row(*(Text(str(v), style=COLOUR.get(v, "")) for v in row))
         parts += [Text(""), table]

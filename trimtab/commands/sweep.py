@@ -111,7 +111,13 @@ def sweep(command: Sweep) -> int:
     display = Display(console)
     try:
         with display:
-            outcome = run(command.config, command.store, workers=command.workers, threads=command.threads, progress=display)
+            outcome = run(
+                command.config,
+                command.store,
+                workers=command.workers,
+                threads=command.threads,
+                progress=display,
+            )
     except Stopped as error:
         print(f"trimtab: {error}", file=sys.stderr)
         return 130
@@ -138,7 +144,9 @@ def told(counts: Mapping[str, int], path: Path) -> str:
     stopped = f", {interrupted} interrupted" if interrupted else ""
     head = f"{ended} of {total} cells finished, {counts['running']} running{stopped}, {counts['waiting']} waiting"
     collapsed = f" ({counts['collapsed']} of them collapsed)" if counts.get("collapsed") else ""
-    body = f"{counts['done']} done{collapsed}, {counts['diverged']} diverged, {counts['failed']} failed ({path})"
+    body = (
+        f"{counts['done']} done{collapsed}, {counts['diverged']} diverged, {counts['failed']} failed ({path})"
+    )
     return f"{f'all {total} cells finished' if ended == total else head}: {body}"
 
 
@@ -150,7 +158,9 @@ def counted(store: Store, now: float | None = None) -> dict[str, int]:
     are what does not train, which is how `trimtab transfer` counts.
     """
     counts = store.counts()
-    held = store._read("SELECT owner, lease, count(*) FROM cells WHERE state = 'running' GROUP BY owner, lease")
+    held = store._read(
+        "SELECT owner, lease, count(*) FROM cells WHERE state = 'running' GROUP BY owner, lease"
+    )
     now = time.time() if now is None else now
     lost = sum(n for owner, lease, n in held if lease is None or lease < now or not alive(owner or ""))
     told = "SELECT count(*) FROM cells WHERE state = 'done' AND json_extract(result, '$.collapsed') = 1"
@@ -194,7 +204,9 @@ def status(command: Status) -> int:
         if counts["interrupted"]:
             print("interrupted: nothing runs these cells now; the same trimtab sweep goes on with them.")
         if counts["collapsed"]:
-            print("collapsed: the loss ended no lower than it began; trimtab transfer counts these with the diverged.")
+            print(
+                "collapsed: the loss ended no lower than it began; trimtab transfer counts these with the diverged."
+            )
         if best is not None:
             print(f"best so far: loss {best[0]:.4g} at {_named(best[1])}")
         for cell, error in store.errors():
@@ -229,7 +241,9 @@ class Display:
         columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[words]}"), TimeElapsedColumn())
         self.bar = Progress(*columns, console=console, disable=not self.live)
         self.task: Any = None
-        self.first: tuple[float, float, int] | None = None  # when, what was spent and how many cells were finished then
+        self.first: tuple[float, float, int] | None = (
+            None  # when, what was spent and how many cells were finished then
+        )
         self.drawn, self.over = 0.0, False
 
     def __enter__(self) -> Display:
@@ -245,7 +259,11 @@ class Display:
 
     def stopping(self, running: int) -> None:
         """Called by the driver when it was interrupted."""
-        what = "one run finishes its step and saves" if running == 1 else f"{running} runs finish their step and save"
+        what = (
+            "one run finishes its step and saves"
+            if running == 1
+            else f"{running} runs finish their step and save"
+        )
         self.console.print(f"stopping: {what}; Ctrl-C again leaves at once", highlight=False, markup=False)
 
     def update(self, store: Store, running: int) -> None:
@@ -255,7 +273,12 @@ class Display:
         if self.over or (early and self.live):
             return
         try:
-            counts, (spent, whole), best, under_way = store.counts(), store.costs(), store.best(), store.under_way()
+            counts, (spent, whole), best, under_way = (
+                store.counts(),
+                store.costs(),
+                store.best(),
+                store.under_way(),
+            )
         except TrimtabError:
             return
         ended, total = counts["done"] + counts["diverged"] + counts["failed"], sum(counts.values())
@@ -271,21 +294,41 @@ class Display:
                 self.task = self.bar.add_task("sweep", total=total, words="")
             self.bar.update(self.task, completed=ended, total=total, words=words)
         else:
-            self.console.print(f"{ended}/{total} cells  {words}", highlight=False, markup=False, soft_wrap=True)
+            self.console.print(
+                f"{ended}/{total} cells  {words}", highlight=False, markup=False, soft_wrap=True
+            )
 
-    def _words(self, now: float, counts: dict[str, int], spent: float, whole: float, under_way: list[Any], best: Any, running: int) -> list[str]:
+    def _words(
+        self,
+        now: float,
+        counts: dict[str, int],
+        spent: float,
+        whole: float,
+        under_way: list[Any],
+        best: Any,
+        running: int,
+    ) -> list[str]:
         assert self.first is not None
         passed, made = now - self.first[0], spent - self.first[1]
         ended = counts["done"] + counts["diverged"] + counts["failed"]
         steps = [f"{made} of {of}" for made, of in under_way if made]
-        speed = f"{60 * (ended - self.first[2]) / passed:.0f} runs/min" if ended > self.first[2] and passed > 1 else ""
+        speed = (
+            f"{60 * (ended - self.first[2]) / passed:.0f} runs/min"
+            if ended > self.first[2] and passed > 1
+            else ""
+        )
         to_go = passed * (whole - spent) / made if made > 0 else None
         return [
             f"{counts['diverged']} diverged" if counts["diverged"] else "",
             f"{counts['failed']} failed" if counts["failed"] else "",
-            f"{running} worker{'s' if running != 1 else ''}" + (f" at step {', '.join(steps[:4])}" if steps else ""),
+            f"{running} worker{'s' if running != 1 else ''}"
+            + (f" at step {', '.join(steps[:4])}" if steps else ""),
             speed,
-            "" if not counts["waiting"] + counts["running"] else "time to go -" if to_go is None else f"time to go {clock(to_go)}",
+            ""
+            if not counts["waiting"] + counts["running"]
+            else "time to go -"
+            if to_go is None
+            else f"time to go {clock(to_go)}",
             f"best {best[0]:.4g} ({_named(best[1])})" if best else "",
         ]
 

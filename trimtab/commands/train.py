@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from trimtab.errors import InputError, faults
 from trimtab.runs import checkpoints
@@ -54,20 +61,32 @@ def train(command: Train) -> int:
             f"{config.model} width {config.width} depth {config.depth} ({size:,} parameters) on {config.data}, {config.optimizer} lr {config.lr:g}, {config.scheme}{resumed}",
             highlight=False,
         )
-    asked = threading.Event()  # a step is never cut in two: the signal only asks, the loop stops between steps
+    asked = (
+        threading.Event()
+    )  # a step is never cut in two: the signal only asks, the loop stops between steps
     before = signal.signal(signal.SIGINT, lambda *_: asked.set())
     try:
         result = _with_progress(run, config, console, asked.is_set, quiet=command.json)
     except Interrupted:
         if not command.json:
-            console.print(f"interrupted after {len(run.losses)} of {config.steps} steps; the same command goes on from there.", highlight=False)
+            console.print(
+                f"interrupted after {len(run.losses)} of {config.steps} steps; the same command goes on from there.",
+                highlight=False,
+            )
         return 130
     finally:
         signal.signal(signal.SIGINT, before)
     if command.out:
         _write(
             Path(command.out),
-            {"config": config.model_dump(mode="json"), **result.row(), "curves": {k: [None if not math.isfinite(x) else x for x in v.tolist()] for k, v in result.curves.items()}},
+            {
+                "config": config.model_dump(mode="json"),
+                **result.row(),
+                "curves": {
+                    k: [None if not math.isfinite(x) else x for x in v.tolist()]
+                    for k, v in result.curves.items()
+                },
+            },
         )
     checkpoints.remove(checkpoint)
     print(json.dumps(result.row()) if command.json else summary(result))
@@ -101,16 +120,27 @@ def summary(result: RunResult) -> str:
     return f"{first}\n{result.seconds:.1f} s, {result.flops:.3g} floating point operations"
 
 
-def _with_progress(run: Run, config: RunConfig, console: Console, stop: Callable[[], bool], *, quiet: bool) -> RunResult:
+def _with_progress(
+    run: Run, config: RunConfig, console: Console, stop: Callable[[], bool], *, quiet: bool
+) -> RunResult:
     if quiet or not console.is_terminal:
         tenth = max(1, config.steps // 10)
 
         def line(step: int, loss: float, lr: float) -> None:
             if not quiet and (step + 1) % tenth == 0:
-                console.print(f"step {step + 1}/{config.steps}  loss {loss:.4g}  lr {lr:.4g}", highlight=False)
+                console.print(
+                    f"step {step + 1}/{config.steps}  loss {loss:.4g}  lr {lr:.4g}", highlight=False
+                )
 
         return run.go(30.0, line, stop)
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("loss {task.fields[loss]}  lr {task.fields[lr]}"), TimeElapsedColumn(), TextColumn("ETA"), TimeRemainingColumn())
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("loss {task.fields[loss]}  lr {task.fields[lr]}"),
+        TimeElapsedColumn(),
+        TextColumn("ETA"),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console) as bar:
         task = bar.add_task("train", total=config.steps, completed=len(run.losses), loss="-", lr="-")
         drawn = 0.0

@@ -27,10 +27,15 @@ EXIT = {"transfers": 0, "drifts": 1, "cannot tell": 3}
 COLOUR = {"transfers": "green", "drifts": "red", "cannot tell": "yellow"}
 
 
-def told(source: Source, overs: Iterable[str], names: Iterable[str], hp: str, metric: str, where: Mapping[str, Any]) -> dict[str, dict[str, Transfer]]:
+def told(
+    source: Source, overs: Iterable[str], names: Iterable[str], hp: str, metric: str, where: Mapping[str, Any]
+) -> dict[str, dict[str, Transfer]]:
     """{over: {scheme: Transfer}}."""
     table, base, names = source.to_pandas(), source.meta.get("base"), list(names)
-    return {over: {n: analysed(line(table, over, hp, n, metric=metric, where=where, base=base)) for n in names} for over in overs}
+    return {
+        over: {n: analysed(line(table, over, hp, n, metric=metric, where=where, base=base)) for n in names}
+        for over in overs
+    }
 
 
 def transferring(command: Command) -> int:
@@ -44,13 +49,28 @@ def transferring(command: Command) -> int:
         raise InputError(f"scheme must be one of the store's: {', '.join(names)}; got {command.scheme!r}.")
     lead = command.scheme or default_scheme(names)
     overs = [command.over] if command.over else varied(table) or ["depth"]
-    every = told(source, overs, [command.scheme] if command.scheme else names, command.hp, command.metric, conditions(command.where))
+    every = told(
+        source,
+        overs,
+        [command.scheme] if command.scheme else names,
+        command.hp,
+        command.metric,
+        conditions(command.where),
+    )
     mine = {over: by[lead] for over, by in every.items()}
     code = worst(mine.values())
     said = suggested(source, mine, command) if command.suggest else ""
     if command.json:
         out = {"scheme": lead, "exit": code, "verdict": {over: t.verdict for over, t in mine.items()}}
-        print(json.dumps(out | {"transfers": {over: {n: t.to_dict() for n, t in by.items()} for over, by in every.items()}}, indent=1))
+        print(
+            json.dumps(
+                out
+                | {
+                    "transfers": {over: {n: t.to_dict() for n, t in by.items()} for over, by in every.items()}
+                },
+                indent=1,
+            )
+        )
     else:
         Console(highlight=False).print(shown(every, mine))
     if said:
@@ -72,12 +92,20 @@ def suggested(source: Source, mine: Mapping[str, Transfer], command: Command) ->
     seeds = max(cure.seeds for cure in cures.values())
     table = extended(old, values={command.hp: values} if values else {}, seeds=seeds, **sizes)
     again = f"trimtab sweep {path} --store {command.store}"
-    parts = [f"{command.hp} {', '.join(map(number, values))}"] * bool(values) + [f"{seeds} more seeds"] * bool(seeds)
+    parts = [f"{command.hp} {', '.join(map(number, values))}"] * bool(values) + [
+        f"{seeds} more seeds"
+    ] * bool(seeds)
     parts += [f"{name} {', '.join(map(str, more))}" for name, more in sizes.items() if more]
     what = "; ".join(parts)
     heading = f"{old.get('name', 'sweep')} with more in it: {what}.\nRun it into the same store, where nothing runs twice:"
     held = source.to_pandas()
-    cells, new = write(path, table, f"{heading}\n    {again}", held["cell"], held["fleet"].astype(int) if "fleet" in held else (1,))
+    cells, new = write(
+        path,
+        table,
+        f"{heading}\n    {again}",
+        held["cell"],
+        held["fleet"].astype(int) if "fleet" in held else (1,),
+    )
     return f"wrote {path}: {what}; {new} of its {cells} runs are new. Run it into the same store: {again}"
 
 
@@ -123,7 +151,10 @@ def details(every: Mapping[str, Mapping[str, Transfer]], mine: Mapping[str, Tran
         lead = mine[over]
         if lead.cost.ratio == lead.cost.ratio:
             parts.append(
-                Text(f"- Tuning at {over} {lead.base:g} saves: the same runs at {over} {lead.optima[over].max():g} take {number(lead.cost.ratio)} times the FLOPs.", style="dim")
+                Text(
+                    f"- Tuning at {over} {lead.base:g} saves: the same runs at {over} {lead.optima[over].max():g} take {number(lead.cost.ratio)} times the FLOPs.",
+                    style="dim",
+                )
             )
     return Group(*parts)
 
@@ -131,13 +162,33 @@ def details(every: Mapping[str, Mapping[str, Transfer]], mine: Mapping[str, Tran
 def verdicts(every: Mapping[str, Mapping[str, Transfer]]) -> Table:
     """One row per scheme, one column per axis."""
     first = next(iter(next(iter(every.values())).values()))
-    title = Text(f"Drift of the optimum, {'log2 ' if first.axis == 'log2' else ''}per doubling (95 % interval)", style="bold")
-    out = Table(title=title, title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 1), header_style="dim")
+    title = Text(
+        f"Drift of the optimum, {'log2 ' if first.axis == 'log2' else ''}per doubling (95 % interval)",
+        style="bold",
+    )
+    out = Table(
+        title=title,
+        title_justify="left",
+        title_style="",
+        box=None,
+        pad_edge=False,
+        padding=(0, 1),
+        header_style="dim",
+    )
     for name in ("scheme", *(f"over {over}" for over in every)):
         out.add_column(name)
     for scheme in next(iter(every.values())):
         cells = [by[scheme] for by in every.values()]
-        out.add_row(Text(scheme), *(Text(f"{t.verdict} {_end(t.drift.slope)} ({_end(t.drift.low)} to {_end(t.drift.high)})", style=COLOUR[t.verdict]) for t in cells))
+        out.add_row(
+            Text(scheme),
+            *(
+                Text(
+                    f"{t.verdict} {_end(t.drift.slope)} ({_end(t.drift.low)} to {_end(t.drift.high)})",
+                    style=COLOUR[t.verdict],
+                )
+                for t in cells
+            ),
+        )
     return out
 
 
@@ -145,8 +196,18 @@ def tabled(over: str, transfers: list[Transfer]) -> Table:
     """The optima; regret is that of keeping the base's, as its interval."""
     first = transfers[0]
     fixed = ", ".join(f"{k} {v}" for k, v in first.fixed.items())
-    title = Text(f"Best {named(first.hp)} over {span(first)}" + (f", at {fixed}" if fixed else ""), style="bold")
-    out = Table(title=title, title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 1), header_style="dim")
+    title = Text(
+        f"Best {named(first.hp)} over {span(first)}" + (f", at {fixed}" if fixed else ""), style="bold"
+    )
+    out = Table(
+        title=title,
+        title_justify="left",
+        title_style="",
+        box=None,
+        pad_edge=False,
+        padding=(0, 1),
+        header_style="dim",
+    )
     heads = (
         ("scheme", "left"),
         (over, "right"),
@@ -157,12 +218,24 @@ def tabled(over: str, transfers: list[Transfer]) -> Table:
         ("regret", "left"),
         ("", "left"),
     )
-    for name, justify in heads if any((t.optima["status"] != "inside").any() for t in transfers) else heads[:-1]:
+    for name, justify in (
+        heads if any((t.optima["status"] != "inside").any() for t in transfers) else heads[:-1]
+    ):
         out.add_column(name, justify=justify, no_wrap=name != "")  # type: ignore[arg-type]
     for t in transfers:
-        for j, (o, r) in enumerate(zip(t.optima.to_dict("records"), t.regret.to_dict("records"), strict=True)):
+        for j, (o, r) in enumerate(
+            zip(t.optima.to_dict("records"), t.regret.to_dict("records"), strict=True)
+        ):
             word = "" if o["status"] == "inside" else o["status"]
-            cells = f"{o[over]:g}", number(o["optimum"]), between(o, t.axis, 2), number(o["stable_max"]), number(o["loss"]), _regret(r), word
+            cells = (
+                f"{o[over]:g}",
+                number(o["optimum"]),
+                between(o, t.axis, 2),
+                number(o["stable_max"]),
+                number(o["loss"]),
+                _regret(r),
+                word,
+            )
             out.add_row(Text(t.scheme if j == 0 else ""), *cells[: len(out.columns) - 1])
     return out
 
@@ -184,5 +257,9 @@ def reporting(command: Report) -> int:
 
     path = report(command.store, command.out, hp=command.hp, metric=command.metric)
     size = path.stat().st_size
-    print(json.dumps({"path": str(path), "bytes": size}) if command.json else f"{path} ({size / 1e6:.1f} MB): open it in any browser, it needs no network.")
+    print(
+        json.dumps({"path": str(path), "bytes": size})
+        if command.json
+        else f"{path} ({size / 1e6:.1f} MB): open it in any browser, it needs no network."
+    )
     return 0

@@ -88,7 +88,9 @@ def check(
     ('PASS', 'FAIL')
     """
     widths, depths = [] if widths is None else widths, [] if depths is None else depths
-    problems = _problems(build, widths, depths, base, data, scheme, optimizer, lr, steps, seeds, loss, expect, hyper, gamma0)
+    problems = _problems(
+        build, widths, depths, base, data, scheme, optimizer, lr, steps, seeds, loss, expect, hyper, gamma0
+    )
     if problems:
         raise faults("check(build, widths, depths, base=..., data=...):", problems)
     own = scheme is None
@@ -108,7 +110,10 @@ def check(
 
         setup.after_step = effective_sharpness
     sizes: dict[tuple[int, int], Size] = {}
-    axes = {"width": sorted({(int(w), base[1]) for w in widths}), "depth": sorted({(base[0], int(d)) for d in depths})}
+    axes = {
+        "width": sorted({(int(w), base[1]) for w in widths}),
+        "depth": sorted({(base[0], int(d)) for d in depths}),
+    }
     axes = {axis: places for axis, places in axes.items() if len(places) > 1}
     found = []
     whole = len({place for places in axes.values() for place in places})
@@ -116,7 +121,9 @@ def check(
         for place in places:
             if place not in sizes:
                 if progress is not None:
-                    progress(f"size {len(sizes) + 1} of {whole}: width {place[0]}, depth {place[1]}, {seeds} seeds x {steps} steps")
+                    progress(
+                        f"size {len(sizes) + 1} of {whole}: width {place[0]}, depth {place[1]}, {seeds} seeds x {steps} steps"
+                    )
                 sizes[place] = run(setup, *place, seeds)
         _grows([sizes[p] for p in places], axis)
         found += lines([sizes[p] for p in places], axis, judged_as, own=own)
@@ -141,7 +148,9 @@ def _grows(sizes: Sequence[Size], axis: str) -> None:
         key = (s.numbers, *(len(stack.branches) for stack in s.survey.stacks))
         if key in seen:
             a, b = ((o.width if axis == "width" else o.depth) for o in (seen[key], s))
-            raise InputError(f"build(width, depth) must follow {axis}: it gives the same number of parameters and branches at {axis} {a} and {b}.")
+            raise InputError(
+                f"build(width, depth) must follow {axis}: it gives the same number of parameters and branches at {axis} {a} and {b}."
+            )
         seen[key] = s
 
 
@@ -162,9 +171,26 @@ def _batch(data: Callable[[int], Any], step: int) -> Any:
 
 
 def _problems(
-    build: Any, widths: Any, depths: Any, base: Any, data: Any, scheme: Any, optimizer: Any, lr: Any, steps: Any, seeds: Any, loss: Any, expect: Any, hyper: Any, gamma0: Any
+    build: Any,
+    widths: Any,
+    depths: Any,
+    base: Any,
+    data: Any,
+    scheme: Any,
+    optimizer: Any,
+    lr: Any,
+    steps: Any,
+    seeds: Any,
+    loss: Any,
+    expect: Any,
+    hyper: Any,
+    gamma0: Any,
 ) -> list[str]:
-    problems = [f"{name} must be callable: got {value!r}" for name, value in (("build", build), ("data", data)) if not callable(value)]
+    problems = [
+        f"{name} must be callable: got {value!r}"
+        for name, value in (("build", build), ("data", data))
+        if not callable(value)
+    ]
     sizes = {}
     for name, values in (("widths", widths), ("depths", depths)):
         good = isinstance(values, Sequence) and not isinstance(values, str) and all(_whole(v) for v in values)
@@ -173,13 +199,22 @@ def _problems(
         else:
             sizes[name] = set(values)
     if len(sizes) == 2 and all(len(s) < 2 for s in sizes.values()):
-        problems.append(f"a slope needs two sizes: got widths {list(widths)} and depths {list(depths)}; three or more are better")
-    if not (isinstance(base, Sequence) and not isinstance(base, str) and len(base) == 2 and all(_whole(v) for v in base)):
+        problems.append(
+            f"a slope needs two sizes: got widths {list(widths)} and depths {list(depths)}; three or more are better"
+        )
+    if not (
+        isinstance(base, Sequence)
+        and not isinstance(base, str)
+        and len(base) == 2
+        and all(_whole(v) for v in base)
+    ):
         problems.append(f"base must be (width, depth), two whole numbers >= 1: got {base!r}")
     for name, value in (("steps", steps), ("seeds", seeds)):
         if not _whole(value):
             problems.append(f"{name} must be a whole number >= 1: got {value!r}")
-    if (lr is not None or scheme is not None) and (isinstance(lr, bool) or not isinstance(lr, int | float) or not 0 < lr < math.inf):
+    if (lr is not None or scheme is not None) and (
+        isinstance(lr, bool) or not isinstance(lr, int | float) or not 0 < lr < math.inf
+    ):
         problems.append(f"lr must be a finite number > 0: got {lr!r}")
     if isinstance(gamma0, bool) or not isinstance(gamma0, int | float) or not 0 < gamma0 < math.inf:
         problems.append(f"gamma0 must be a finite number > 0: got {gamma0!r}")
@@ -194,11 +229,17 @@ def _problems(
             problems.append(f"{name}: {error}")
     a_class = inspect.isclass(optimizer)
     if not callable(optimizer):
-        problems.append(f"optimizer must be a class, or with scheme=None a callable (model, width, depth) -> optimizer: got {optimizer!r}")
+        problems.append(
+            f"optimizer must be a class, or with scheme=None a callable (model, width, depth) -> optimizer: got {optimizer!r}"
+        )
     elif scheme is None and a_class:
-        problems.append(f"scheme=None measures your own set-up: optimizer must be a callable (model, width, depth) -> optimizer, got the class {optimizer.__name__}")
+        problems.append(
+            f"scheme=None measures your own set-up: optimizer must be a callable (model, width, depth) -> optimizer, got the class {optimizer.__name__}"
+        )
     elif scheme is not None and not a_class and not _builds(optimizer):
-        problems.append("a callable optimizer is your own set-up: pass scheme=None and expect='depth-mup' (or another scheme), or pass an optimizer class")
+        problems.append(
+            "a callable optimizer is your own set-up: pass scheme=None and expect='depth-mup' (or another scheme), or pass an optimizer class"
+        )
     return problems
 
 

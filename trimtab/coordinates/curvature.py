@@ -20,7 +20,9 @@ from torch import Tensor, nn
 ITERATIONS = 12
 
 
-def effective_sharpness(model: nn.Module, optimizers: list[Any], loss: Callable[[], Tensor], iterations: int = ITERATIONS) -> float:
+def effective_sharpness(
+    model: nn.Module, optimizers: list[Any], loss: Callable[[], Tensor], iterations: int = ITERATIONS
+) -> float:
     """The largest eigenvalue, by size, of the preconditioned Hessian of `loss()`; the model's buffers and random states stay.
 
     >>> model = nn.Linear(2, 1, bias=False)
@@ -28,19 +30,31 @@ def effective_sharpness(model: nn.Module, optimizers: list[Any], loss: Callable[
     >>> round(effective_sharpness(model, [torch.optim.SGD(model.parameters(), lr=0.5)], lambda: 0.5 * (model(x) ** 2).sum()), 4)
     2.0
     """
-    roots = {id(p): r for optimizer in optimizers for group in optimizer.param_groups for p, r in _roots(optimizer, group)}
+    roots = {
+        id(p): r
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        for p, r in _roots(optimizer, group)
+    }
     params = [p for p in model.parameters() if p.requires_grad and id(p) in roots]
     buffers = [(b, b.clone()) for b in model.buffers()]
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):  # fused kernels have no second derivative
+        with torch.nn.attention.sdpa_kernel(
+            torch.nn.attention.SDPBackend.MATH
+        ):  # fused kernels have no second derivative
             grads = torch.autograd.grad(loss(), params, create_graph=True, allow_unused=True)
         kept = [(p, g) for p, g in zip(params, grads, strict=True) if g is not None and g.requires_grad]
 
         def product(v: list[Tensor]) -> list[Tensor]:
             scaled = [x * roots[id(p)] for x, (p, _) in zip(v, kept, strict=True)]
-            out = torch.autograd.grad([g for _, g in kept], [p for p, _ in kept], scaled, retain_graph=True, allow_unused=True)
-            return [torch.zeros_like(p) if h is None else h.detach() * roots[id(p)] for h, (p, _) in zip(out, kept, strict=True)]
+            out = torch.autograd.grad(
+                [g for _, g in kept], [p for p, _ in kept], scaled, retain_graph=True, allow_unused=True
+            )
+            return [
+                torch.zeros_like(p) if h is None else h.detach() * roots[id(p)]
+                for h, (p, _) in zip(out, kept, strict=True)
+            ]
 
         top = _lanczos(product, [torch.randn_like(p) for p, _ in kept], iterations) if kept else 0.0
     with torch.no_grad():

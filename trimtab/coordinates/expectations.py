@@ -61,22 +61,45 @@ def expected(quantity: str, axis: str, alpha: float) -> Expected | None:
     Expected(slope=-0.5, low=-1.0, high=-0.5)
     """
     if axis == "width":
-        ranges = {"logits": (-0.5, -2.0, 0.0), "logits change": (0.0, -0.25, 0.0), "scores": (-0.5, -0.5, 0.0), "scores change": (0.0, -0.5, 0.0)}
+        ranges = {
+            "logits": (-0.5, -2.0, 0.0),
+            "logits change": (0.0, -0.25, 0.0),
+            "scores": (-0.5, -0.5, 0.0),
+            "scores change": (0.0, -0.5, 0.0),
+        }
         return Expected(*ranges[quantity]) if quantity in ranges else exact(0.0)
     if quantity in ("scores", "scores change", "layer", "layer change"):
         return None
-    spare = alpha - 0.5  # beyond 1/2 the random part of the stream dies out like L^-spare, from a base that has some of it
-    ranges = {"stream": (0.0, -spare, 0.0), "branch": (-alpha, -alpha - spare, -alpha), "branch change": (-alpha, min(-1.0, -alpha) - spare / 2, -alpha + spare / 2)}
+    spare = (
+        alpha - 0.5
+    )  # beyond 1/2 the random part of the stream dies out like L^-spare, from a base that has some of it
+    ranges = {
+        "stream": (0.0, -spare, 0.0),
+        "branch": (-alpha, -alpha - spare, -alpha),
+        "branch change": (-alpha, min(-1.0, -alpha) - spare / 2, -alpha + spare / 2),
+    }
     return Expected(*ranges.get(quantity, (0.0, -spare / 2, 0.0)))
 
 
-def cause(quantity: str, axis: str, slope: float, want: float, *, role: str = "", place: str = "", carries: str = "", alpha: float | None = None) -> str:
+def cause(
+    quantity: str,
+    axis: str,
+    slope: float,
+    want: float,
+    *,
+    role: str = "",
+    place: str = "",
+    carries: str = "",
+    alpha: float | None = None,
+) -> str:
     """The likely cause of a deviation, in words.
 
     >>> cause("branch", "depth", 0.02, -0.5, alpha=None)
     'stays like depth^0 where depth^-0.5 is wanted: branch not scaled with depth'
     """
-    return f"{_law(axis, slope, want)}: {_why(quantity, axis, slope - want, role, place, carries, alpha, want)}"
+    return (
+        f"{_law(axis, slope, want)}: {_why(quantity, axis, slope - want, role, place, carries, alpha, want)}"
+    )
 
 
 def _law(axis: str, slope: float, want: float) -> str:
@@ -88,19 +111,38 @@ def _law(axis: str, slope: float, want: float) -> str:
     return law if abs(want) < 0.05 else f"{law} where {axis}^{want:.2g} is wanted"
 
 
-KEEPS = {"input": "an input or embedding keeps its rate", "elementwise": "a bias or gain keeps its rate", "scalar": "a scalar keeps its rate"}
+KEEPS = {
+    "input": "an input or embedding keeps its rate",
+    "elementwise": "a bias or gain keeps its rate",
+    "scalar": "a scalar keeps its rate",
+}
 
 
-def _why(quantity: str, axis: str, off: float, role: str, place: str, carries: str, alpha: float | None, want: float) -> str:
+def _why(
+    quantity: str,
+    axis: str,
+    off: float,
+    role: str,
+    place: str,
+    carries: str,
+    alpha: float | None,
+    want: float,
+) -> str:
     more = off > 0
     if carries == "scores" and more:
         return "wrong attention scale: the forward lacks the factor that turns 1/sqrt(d_head) into 1/d_head, and this does not make up for it"
     if carries == "readout" and more:
-        return "unscaled (tied) head: the forward lacks the readout's 1/width, and this does not make up for it"
+        return (
+            "unscaled (tied) head: the forward lacks the readout's 1/width, and this does not make up for it"
+        )
     if quantity == "lr":
         if abs(want) < 0.05:
             return f"rate scaled with {axis} by mistake: {KEEPS.get(role, 'it should be the same at every size')}"
-        return f"{role} rate {'' if axis == 'width' else 'or branch multiplier '}not scaled with {axis}" if more else f"{role} rate scaled too far down with {axis}"
+        return (
+            f"{role} rate {'' if axis == 'width' else 'or branch multiplier '}not scaled with {axis}"
+            if more
+            else f"{role} rate scaled too far down with {axis}"
+        )
     if quantity == "lr x decay":
         return f"weight decay not scaled with {axis}: lr x decay must be the same at every size"
     if quantity == "update":
@@ -111,14 +153,28 @@ def _why(quantity: str, axis: str, off: float, role: str, place: str, carries: s
         return "attention scale: scores want 1/d_head, or the query's rate and init scaled to match"
     if quantity.startswith("logits"):
         if axis == "depth":
-            return "what feeds the output grows: branches or their rates not scaled" if more else "the output moves less and less as depth grows"
+            return (
+                "what feeds the output grows: branches or their rates not scaled"
+                if more
+                else "the output moves less and less as depth grows"
+            )
         if quantity == "logits":
-            return "the readout (or tied head) starts too large: scale its init or its output" if more else "the output vanishes at the start"
-        return "readout rate or multiplier not scaled with width" if more else "the output learns less and less"
+            return (
+                "the readout (or tied head) starts too large: scale its init or its output"
+                if more
+                else "the output vanishes at the start"
+            )
+        return (
+            "readout rate or multiplier not scaled with width" if more else "the output learns less and less"
+        )
     if axis == "depth":
         if quantity == "branch":
             return (
-                ("branch not scaled with depth" if alpha is None or alpha <= 0.5 else "branch not scaled with depth as alpha asks")
+                (
+                    "branch not scaled with depth"
+                    if alpha is None or alpha <= 0.5
+                    else "branch not scaled with depth as alpha asks"
+                )
                 if more
                 else "branch scaled twice: the model's own init or multiplier already counts depth"
             )
@@ -126,11 +182,19 @@ def _why(quantity: str, axis: str, off: float, role: str, place: str, carries: s
             return "branch not scaled, or its rate is not" if more else "the branch learns less and less"
         if quantity == "stream":
             return "branches not scaled with depth" if more else "the stream starts smaller as depth grows"
-        return "branch not scaled, or the rates in it are not" if more else "turns lazy: features move less and less as depth grows"
+        return (
+            "branch not scaled, or the rates in it are not"
+            if more
+            else "turns lazy: features move less and less as depth grows"
+        )
     if quantity in ("stream", "branch", "layer"):
         return (
             "initial scale of what feeds it (embedding, stem or hidden matrices) does not follow fan-in"
             if more
             else "what feeds it starts too small: an input or embedding scaled as if it were hidden"
         )
-    return "rates of the matrices that feed it are not divided by fan-in" if more else "turns lazy: features move less and less as width grows"
+    return (
+        "rates of the matrices that feed it are not divided by fan-in"
+        if more
+        else "turns lazy: features move less and less as width grows"
+    )

@@ -26,14 +26,23 @@ def carried_by_readout(sizes: Sequence[Size]) -> list[Size] | None:
             return None
         readouts = s.survey.readout.split(" = ")
         mine = {n for n in s.rows.rows if n.rpartition(".")[0] in readouts or n in readouts}
-        folds = {round(row.fold, 9) for n, row in s.rows.rows.items() if n not in s.survey.scored and n not in mine} - {1.0}
+        folds = {
+            round(row.fold, 9) for n, row in s.rows.rows.items() if n not in s.survey.scored and n not in mine
+        } - {1.0}
         if len(folds) > 1:
             return None
         (fold,) = folds or {1.0}
         rows = {n: _moved(row, fold, n in mine, n in s.survey.scored) for n, row in s.rows.rows.items()}
         p = Parametrization(rows, s.rows.branches, s.rows.depth, s.rows.scheme, s.rows.gamma0, s.rows.width)
         found.append(dataclasses.replace(s, rows=p))
-    return found if any(a.rows is not None and b.rows is not None and a.rows.rows != b.rows.rows for a, b in zip(sizes, found, strict=True)) else None
+    return (
+        found
+        if any(
+            a.rows is not None and b.rows is not None and a.rows.rows != b.rows.rows
+            for a, b in zip(sizes, found, strict=True)
+        )
+        else None
+    )
 
 
 def _moved(row: Row, fold: float, readout: bool, scored: bool) -> Row:

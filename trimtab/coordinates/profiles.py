@@ -25,7 +25,9 @@ from trimtab.parametrization.parameters import Row
 from trimtab.parametrization.rules import Scheme
 
 ALL = "all"
-ATTENTION = 0.5  # queries and keys learn N^-1/2 slower at first: values and what reads them are not aligned yet
+ATTENTION = (
+    0.5  # queries and keys learn N^-1/2 slower at first: values and what reads them are not aligned yet
+)
 NEGLIGIBLE = 1e-3  # a branch this small beside its stream (LayerScale at 1e-6) says nothing about it
 
 
@@ -42,7 +44,9 @@ class Line:
     judged: int | None
     role: str = ""
     place: str = ""
-    carries: str = ""  # what a rate that is off points to: a multiplier the forward lacks and this parameter would carry
+    carries: str = (
+        ""  # what a rate that is off points to: a multiplier the forward lacks and this parameter would carry
+    )
     given: bool = False  # a number the user set, without noise
     tolerance: float = TOLERANCE
     alone: bool = False  # speaks for itself; else one of many, whose mean must be known well enough
@@ -79,7 +83,11 @@ def _as_written(sizes: Sequence[Size], axis: str) -> Sequence[Size]:
 
     def misfits(own: Sequence[Size]) -> int:
         rates = [line for line in _rates(own, axis, x) if line.quantity == "lr" and line.expected is not None]
-        return sum(abs(_slope(x, line.y[:, 0, 0]) - line.expected.slope) > 0.1 for line in rates if line.expected is not None)
+        return sum(
+            abs(_slope(x, line.y[:, 0, 0]) - line.expected.slope) > 0.1
+            for line in rates
+            if line.expected is not None
+        )
 
     return other if misfits(sizes) and not misfits(other) else sizes
 
@@ -89,11 +97,20 @@ def _means(found: Sequence[Line], quantities: Sequence[str]) -> list[Line]:
     means = []
     for quantity in (q for name in quantities for q in (name, f"{name} change")):
         members = [
-            line for line in found if line.quantity == quantity and line.expected is not None and line.judged is not None and not np.isneginf(line.y[:, :, line.judged]).any()
+            line
+            for line in found
+            if line.quantity == quantity
+            and line.expected is not None
+            and line.judged is not None
+            and not np.isneginf(line.y[:, :, line.judged]).any()
         ]
         for key in dict.fromkeys((line.expected, tuple(line.x)) for line in members):
             own = [line for line in members if (line.expected, tuple(line.x)) == key]
-            means.append(dataclasses.replace(own[0], module=ALL, y=np.mean([line.y for line in own], axis=0), alone=True))
+            means.append(
+                dataclasses.replace(
+                    own[0], module=ALL, y=np.mean([line.y for line in own], axis=0), alone=True
+                )
+            )
     return means
 
 
@@ -104,10 +121,20 @@ def _log(y: np.ndarray) -> np.ndarray:
 
 def _gather(sizes: Sequence[Size], read: Callable[[Size, Trial], list[np.ndarray]]) -> np.ndarray:
     """(sizes, seeds, steps): mean of logarithms over the members that `read` lists."""
-    return np.stack([np.stack([np.mean(_log(np.stack(read(s, t))), axis=0) for t in s.trials]) for s in sizes])
+    return np.stack(
+        [np.stack([np.mean(_log(np.stack(read(s, t))), axis=0) for t in s.trials]) for s in sizes]
+    )
 
 
-def _pair(module: str, quantity: str, axis: str, x: np.ndarray, sizes: Sequence[Size], keys: Sequence[list[Key]], alpha: float) -> list[Line]:
+def _pair(
+    module: str,
+    quantity: str,
+    axis: str,
+    x: np.ndarray,
+    sizes: Sequence[Size],
+    keys: Sequence[list[Key]],
+    alpha: float,
+) -> list[Line]:
     """The size of a value, judged at the start, and its change, judged at the last step."""
     chosen = {id(s): ks for s, ks in zip(sizes, keys, strict=True)}
     if any(k not in t.size for s in sizes for t in s.trials for k in chosen[id(s)]):
@@ -118,7 +145,16 @@ def _pair(module: str, quantity: str, axis: str, x: np.ndarray, sizes: Sequence[
     last = still.shape[-1] - 1
     return [
         Line(module, quantity, axis, x, still, expected(quantity, axis, alpha), 0),
-        Line(module, f"{quantity} change", axis, x, moved, expected(f"{quantity} change", axis, alpha), last, tolerance=OF_CHANGES),
+        Line(
+            module,
+            f"{quantity} change",
+            axis,
+            x,
+            moved,
+            expected(f"{quantity} change", axis, alpha),
+            last,
+            tolerance=OF_CHANGES,
+        ),
     ]
 
 
@@ -134,12 +170,18 @@ def _streams(sizes: Sequence[Size], axis: str, x: np.ndarray, alpha: float) -> l
         own_alpha = alpha if grows or axis == "width" else 0.0
         if axis == "width" and len(set(counts)) == 1:
             places = [(f"{stack.name} start", [[("stream", k, 0)]] * len(sizes))]
-            places += [(f"{name} after", [[("stream", k, i + 1)]] * len(sizes)) for i, name in enumerate(stack.branches)]
+            places += [
+                (f"{name} after", [[("stream", k, i + 1)]] * len(sizes))
+                for i, name in enumerate(stack.branches)
+            ]
             members = [(name, [[("branch", k, i)]] * len(sizes)) for i, name in enumerate(stack.branches)]
         else:
             places = [
                 (f"{stack.name} start", [[("stream", k, 0)] for _ in counts]),
-                (f"{stack.name} middle", [[("stream", k, n // 2), ("stream", k, (n + 1) // 2)] for n in counts]),
+                (
+                    f"{stack.name} middle",
+                    [[("stream", k, n // 2), ("stream", k, (n + 1) // 2)] for n in counts],
+                ),
                 (f"{stack.name} end", [[("stream", k, n)] for n in counts]),
             ]
             members = _kinds([own[k].branches for own in stacks], k)
@@ -151,8 +193,13 @@ def _streams(sizes: Sequence[Size], axis: str, x: np.ndarray, alpha: float) -> l
             for line in pair:
                 if "change" in line.quantity and module.endswith((" first", " last")):
                     line.judged = None  # one block of a few: the mean over its kind is asked
-                beside = _gather(sizes, lambda s, t, c=line.quantity: [(t.change if "change" in c else t.size)[ends[id(s)]]])  # noqa: B023
-                if line.judged is not None and not np.nanmax(line.y[:, :, line.judged] - beside[:, :, line.judged]) > math.log(NEGLIGIBLE):
+                beside = _gather(
+                    sizes,
+                    lambda s, t, c=line.quantity: [(t.change if "change" in c else t.size)[ends[id(s)]]],
+                )  # noqa: B023
+                if line.judged is not None and not np.nanmax(
+                    line.y[:, :, line.judged] - beside[:, :, line.judged]
+                ) > math.log(NEGLIGIBLE):
                     line.judged = None
             found += pair
     return found
@@ -165,7 +212,13 @@ def _kinds(names: list[tuple[str, ...]], k: int) -> list[tuple[str, list[list[Ke
     count for less and less as depth grows.
     """
     for how in (template, loose_template, lambda _: "branches"):
-        kinds = [{kind: [i for i, n in enumerate(own) if how(n.split("#")[0]) == kind] for kind in dict.fromkeys(how(n.split("#")[0]) for n in own)} for own in names]
+        kinds = [
+            {
+                kind: [i for i, n in enumerate(own) if how(n.split("#")[0]) == kind]
+                for kind in dict.fromkeys(how(n.split("#")[0]) for n in own)
+            }
+            for own in names
+        ]
         if all(set(kind) == set(kinds[0]) for kind in kinds):
             break
     found = []
@@ -173,7 +226,10 @@ def _kinds(names: list[tuple[str, ...]], k: int) -> list[tuple[str, list[list[Ke
         members: list[list[Key]] = [[("branch", k, i) for i in own[kind]] for own in kinds]
         if all(len(m) > 1 for m in members):
             found.append((kind, [m[1:] for m in members]))
-            found += [(f"{kind} first", [m[:1] for m in members]), (f"{kind} last", [m[-1:] for m in members])]
+            found += [
+                (f"{kind} first", [m[:1] for m in members]),
+                (f"{kind} last", [m[-1:] for m in members]),
+            ]
         else:
             found.append((kind, members))
     return found
@@ -194,7 +250,9 @@ def _scores_and_layers(sizes: Sequence[Size], x: np.ndarray) -> list[Line]:
     if all(len(s.survey.scores) == len(first.scores) for s in sizes):
         for k, score in enumerate(first.scores):
             if len({s.survey.scores[k].size for s in sizes}) > 1:
-                found += _pair(score.name, "scores", "width", x, sizes, [[("scores", k, 0)]] * len(sizes), 0.5)
+                found += _pair(
+                    score.name, "scores", "width", x, sizes, [[("scores", k, 0)]] * len(sizes), 0.5
+                )
     if all(list(s.survey.layers) == list(first.layers) for s in sizes):
         for k, module in enumerate(first.layers):
             pair = _pair(module, "layer", "width", x, sizes, [[("layer", k, 0)]] * len(sizes), 0.5)
@@ -208,7 +266,11 @@ def _of_layer(line: Line, sizes: Sequence[Size], module: str, x: np.ndarray) -> 
     """A layer whose fan-out grows keeps its size, times the multipliers folded into its weights; else nothing is asked."""
     if any(s.rows is None for s in sizes):
         return None, ""
-    rows = [next((r for n, r in s.rows.rows.items() if n.rpartition(".")[0] == module or n == module), None) for s in sizes if s.rows is not None]
+    rows = [
+        next((r for n, r in s.rows.rows.items() if n.rpartition(".")[0] == module or n == module), None)
+        for s in sizes
+        if s.rows is not None
+    ]
     if any(r is None or r.role not in ("input", "hidden") for r in rows):
         return None, ""
     own = [r for r in rows if r is not None]
@@ -243,7 +305,10 @@ def _named(sizes: Sequence[Size], axis: str) -> dict[str, list[list[str]]]:
             kinds.append(own)
         shared = [k for k in kinds[0] if all(k in own for own in kinds)]
         clash = Counter(k[0] for k in shared)
-        common = {k[0] if clash[k[0]] == 1 else f"{k[0]} ({'inner' if k[3] else k[2]})": [own[k] for own in kinds] for k in shared}
+        common = {
+            k[0] if clash[k[0]] == 1 else f"{k[0]} ({'inner' if k[3] else k[2]})": [own[k] for own in kinds]
+            for k in shared
+        }
         if len(common) == len(kinds[0]):
             break
     return common
@@ -261,7 +326,10 @@ def _updates(sizes: Sequence[Size], axis: str, x: np.ndarray) -> list[Line]:
         y[:, :, 0] = np.nan
         matrix = rows[-1].role in ("hidden", "readout", "input") and len(rows[-1].shape) > 1
         inner = (
-            axis == "depth" and rows[-1].place == "branch" and all(n in s.survey.inner for s, own in zip(sizes, names, strict=True) for n in own) and len({r.m_L for r in rows}) > 1
+            axis == "depth"
+            and rows[-1].place == "branch"
+            and all(n in s.survey.inner for s, own in zip(sizes, names, strict=True) for n in own)
+            and len({r.m_L for r in rows}) > 1
         )
         want = _slope(x, [math.log(r.u) for r in rows])
         spectral = any(_spectral(cls) for cls, _ in sizes[0].trials[0].optimizers)
@@ -308,8 +376,35 @@ def _rates(sizes: Sequence[Size], axis: str, x: np.ndarray) -> list[Line]:
         if len(rates) < len(sizes):
             continue
         carries = _carried(_slope(x, folds), names[0][0], sizes)
-        found.append(Line(module, "lr", axis, x, np.asarray(rates)[:, None, None], exact(_slope(x, wanted)), 0, role, place, carries, given=True))
+        found.append(
+            Line(
+                module,
+                "lr",
+                axis,
+                x,
+                np.asarray(rates)[:, None, None],
+                exact(_slope(x, wanted)),
+                0,
+                role,
+                place,
+                carries,
+                given=True,
+            )
+        )
         kinds = {family(cls, flags).decay for cls, flags in sizes[0].trials[0].optimizers}
         if min(decays) > 0 and "coupled" not in kinds:
-            found.append(Line(module, "lr x decay", axis, x, _log(np.asarray(decays))[:, None, None], exact(0.0), 0, role, place, given=True))
+            found.append(
+                Line(
+                    module,
+                    "lr x decay",
+                    axis,
+                    x,
+                    _log(np.asarray(decays))[:, None, None],
+                    exact(0.0),
+                    0,
+                    role,
+                    place,
+                    given=True,
+                )
+            )
     return found

@@ -60,7 +60,9 @@ class Size:
     width: int
     depth: int
     survey: Survey
-    rows: Parametrization | None  # what transfer asks of each parameter; None where the structure could not be told
+    rows: (
+        Parametrization | None
+    )  # what transfer asks of each parameter; None where the structure could not be told
     note: str = ""
     trials: list[Trial] = dataclasses.field(default_factory=list)
     numbers: int = 0  # how many parameters it has
@@ -76,7 +78,9 @@ class Trial:
     rates: dict[str, dict[str, float]]  # name -> lr, weight_decay
     losses: np.ndarray
     sharpness: np.ndarray | None = None
-    optimizers: list[tuple[Any, dict[str, Any]]] = dataclasses.field(default_factory=list)  # class, and the flags its law depends on
+    optimizers: list[tuple[Any, dict[str, Any]]] = dataclasses.field(
+        default_factory=list
+    )  # class, and the flags its law depends on
 
 
 def run(setup: Setup, width: int, depth: int, seeds: int) -> Size:
@@ -100,7 +104,9 @@ def run(setup: Setup, width: int, depth: int, seeds: int) -> Size:
             if found is None:
                 rows, note = _asked(setup, model, shared)
                 where = survey(model, setup.example, branch=setup.said("branch"), skip=setup.said("skip"))
-                found = Size(width, depth, where, rows, note, numbers=sum(p.numel() for p in model.parameters()))
+                found = Size(
+                    width, depth, where, rows, note, numbers=sum(p.numel() for p in model.parameters())
+                )
                 if setup.scheme is None:
                     found.note = found.note or _strange(optimizers)
             found.trials.append(_train(setup, model, optimizers, found.survey, seed))
@@ -111,13 +117,19 @@ def run(setup: Setup, width: int, depth: int, seeds: int) -> Size:
 def _planned(setup: Setup, width: int, depth: int) -> Parametrization:
     def pair(seed: int) -> tuple[nn.Module, nn.Module]:
         torch.manual_seed(seed)
-        return built(setup.build, width, depth, device=setup.device), built(setup.build, *setup.base, device=setup.device)
+        return built(setup.build, width, depth, device=setup.device), built(
+            setup.build, *setup.base, device=setup.device
+        )
 
     with torch.random.fork_rng():
-        return of_draws(pair, scheme=setup.scheme, gamma0=setup.gamma0, example=setup.example, overrides=setup.overrides)
+        return of_draws(
+            pair, scheme=setup.scheme, gamma0=setup.gamma0, example=setup.example, overrides=setup.overrides
+        )
 
 
-def built(build: Callable[[int, int], nn.Module], width: int, depth: int, *, device: torch.device | None = None) -> nn.Module:
+def built(
+    build: Callable[[int, int], nn.Module], width: int, depth: int, *, device: torch.device | None = None
+) -> nn.Module:
     """The user's model at one size, in training mode."""
     model = user_code.built(build, width, depth)
     model = model.to(device) if device is not None else model
@@ -128,10 +140,14 @@ def _usable(optimizers: list[Any], model: nn.Module, width: int, depth: int) -> 
     known = {id(p) for p in model.parameters()}
     for optimizer in optimizers:
         if not all(hasattr(optimizer, name) for name in ("step", "zero_grad", "param_groups")):
-            raise InputError(f"optimizer(model, width, depth) must return an optimizer, or a list of them: at ({width}, {depth}) it returned {type(optimizer).__name__}.")
+            raise InputError(
+                f"optimizer(model, width, depth) must return an optimizer, or a list of them: at ({width}, {depth}) it returned {type(optimizer).__name__}."
+            )
         strange = sum(id(p) not in known for group in optimizer.param_groups for p in group["params"])
         if strange:
-            raise InputError(f"the optimizer must train the model it was given: at ({width}, {depth}) {strange} of its parameters are of another model.")
+            raise InputError(
+                f"the optimizer must train the model it was given: at ({width}, {depth}) {strange} of its parameters are of another model."
+            )
 
 
 def _strange(optimizers: list[Any]) -> str:
@@ -144,13 +160,28 @@ def _strange(optimizers: list[Any]) -> str:
     return ""
 
 
-def _asked(setup: Setup, model: nn.Module, shared: Parametrization | None) -> tuple[Parametrization | None, str]:
+def _asked(
+    setup: Setup, model: nn.Module, shared: Parametrization | None
+) -> tuple[Parametrization | None, str]:
     """What transfer asks of each parameter, seen from the model as it stands."""
-    if shared is not None and setup.judged_as == yardstick(shared.scheme) and shared.scheme.width == "mup" and shared.scheme.alpha == setup.judged_as.alpha:
+    if (
+        shared is not None
+        and setup.judged_as == yardstick(shared.scheme)
+        and shared.scheme.width == "mup"
+        and shared.scheme.alpha == setup.judged_as.alpha
+    ):
         return shared, ""
     try:
         base = built(setup.build, *setup.base, device=setup.device)
-        return parametrize(model, base, scheme=setup.judged_as, gamma0=setup.gamma0, example=setup.example, overrides=setup.overrides, apply=False), ""
+        return parametrize(
+            model,
+            base,
+            scheme=setup.judged_as,
+            gamma0=setup.gamma0,
+            example=setup.example,
+            overrides=setup.overrides,
+            apply=False,
+        ), ""
     except TrimtabError as error:
         if setup.scheme is not None:
             raise
@@ -162,12 +193,22 @@ def _train(setup: Setup, model: nn.Module, optimizers: list[Any], where: Survey,
     names = {name: p for name, p in model.named_parameters() if p.requires_grad}
     weights = {name: sampler(p) for name, p in names.items()}
     start, where = _seen(setup, model, where, sampler)
-    trial = Trial({k: [rms(v)] for k, v in start.items()}, {k: [0.0] for k in start}, {n: [0.0] for n in names}, _rates(model, optimizers), [])  # type: ignore[arg-type]
-    trial.optimizers = [(type(o), {k: v for k, v in getattr(o, "defaults", {}).items() if k in FLAGS}) for o in optimizers]
+    trial = Trial(
+        {k: [rms(v)] for k, v in start.items()},
+        {k: [0.0] for k in start},
+        {n: [0.0] for n in names},
+        _rates(model, optimizers),
+        [],
+    )  # type: ignore[arg-type]
+    trial.optimizers = [
+        (type(o), {k: v for k, v in getattr(o, "defaults", {}).items() if k in FLAGS}) for o in optimizers
+    ]
     sharpness: list[float] = []
     for batch in setup.batches:
         if setup.after_step is not None:
-            sharpness.append(setup.after_step(model, optimizers, lambda: _loss(setup, model, setup.batches[0])))
+            sharpness.append(
+                setup.after_step(model, optimizers, lambda: _loss(setup, model, setup.batches[0]))
+            )
         for optimizer in optimizers:
             optimizer.zero_grad()
         loss = _loss(setup, model, batch)
@@ -177,7 +218,9 @@ def _train(setup: Setup, model: nn.Module, optimizers: list[Any], where: Survey,
         trial.losses.append(float(loss.detach()))  # type: ignore[attr-defined]
         now, where = _seen(setup, model, where, sampler)
         if now.keys() != start.keys():
-            raise StructureError(f"the model must do the same operations at every step: after {len(trial.losses)} steps the residual adds differ from those at the start.")
+            raise StructureError(
+                f"the model must do the same operations at every step: after {len(trial.losses)} steps the residual adds differ from those at the start."
+            )
         for k, v in now.items():
             trial.size[k].append(rms(v))  # type: ignore[attr-defined]
             trial.change[k].append(rms(v - start[k]) if v.shape == start[k].shape else float("nan"))  # type: ignore[attr-defined]
@@ -195,14 +238,18 @@ def rms(t: Tensor) -> float:
     return float(t.square().mean().sqrt()) if t.numel() else 0.0
 
 
-def _seen(setup: Setup, model: nn.Module, where: Survey, sampler: Sampler) -> tuple[dict[Key, Tensor], Survey]:
+def _seen(
+    setup: Setup, model: nn.Module, where: Survey, sampler: Sampler
+) -> tuple[dict[Key, Tensor], Survey]:
     """Look; where the operations are not those surveyed (routing that depends on the data), survey again first."""
     found, same = look(model, setup.example, where, sampler)
     if not same:
         where = survey(model, setup.example, branch=setup.said("branch"), skip=setup.said("skip"))
         found, same = look(model, setup.example, where, sampler)
         if not same:
-            raise StructureError("two forwards of one model on one batch did different operations: the check needs a forward that is a function of its inputs.")
+            raise StructureError(
+                "two forwards of one model on one batch did different operations: the check needs a forward that is a function of its inputs."
+            )
     return found, where
 
 
@@ -213,7 +260,11 @@ def _rates(model: nn.Module, optimizers: Iterable[Any]) -> dict[str, dict[str, f
         for group in optimizer.param_groups:
             for p in group["params"]:
                 if id(p) in names:
-                    found[names[id(p)]] = dict(lr=float(group["lr"]), weight_decay=float(group.get("weight_decay") or 0.0), optimizer=float(which))
+                    found[names[id(p)]] = dict(
+                        lr=float(group["lr"]),
+                        weight_decay=float(group.get("weight_decay") or 0.0),
+                        optimizer=float(which),
+                    )
     return found
 
 
@@ -246,15 +297,21 @@ def _loss(setup: Setup, model: nn.Module, batch: Any) -> Tensor:
         except TrimtabError:
             raise
         except Exception as error:
-            raise InputError(f"loss(output, {'batch' if isinstance(batch, Mapping) else 'target'}) raised {type(error).__name__}: {error}.") from error
+            raise InputError(
+                f"loss(output, {'batch' if isinstance(batch, Mapping) else 'target'}) raised {type(error).__name__}: {error}."
+            ) from error
     elif isinstance(batch, Mapping):
         value = out.get("loss") if isinstance(out, dict) else getattr(out, "loss", None)
         if value is None:
-            raise InputError("a dict batch needs a model whose output has .loss (for transformers: labels in the batch), or loss=function(output, batch).")
+            raise InputError(
+                "a dict batch needs a model whose output has .loss (for transformers: labels in the batch), or loss=function(output, batch)."
+            )
     else:
         value = cross_entropy(output_of(out), batch[1])
     if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
-        raise InputError(f"the loss must be one number that depends on the parameters: got {type(value).__name__}{tuple(value.shape) if isinstance(value, Tensor) else ''}.")
+        raise InputError(
+            f"the loss must be one number that depends on the parameters: got {type(value).__name__}{tuple(value.shape) if isinstance(value, Tensor) else ''}."
+        )
     return value.reshape(())
 
 
@@ -265,9 +322,13 @@ def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
     1.3863
     """
     if not isinstance(target, Tensor):
-        raise InputError(f"the default loss is cross-entropy and needs a target tensor: got {type(target).__name__}. Pass loss=function(output, target).")
+        raise InputError(
+            f"the default loss is cross-entropy and needs a target tensor: got {type(target).__name__}. Pass loss=function(output, target)."
+        )
     if target.is_floating_point():
-        if target.shape != output.shape or not torch.allclose(target.sum(-1), torch.ones_like(target.sum(-1)), atol=1e-3):
+        if target.shape != output.shape or not torch.allclose(
+            target.sum(-1), torch.ones_like(target.sum(-1)), atol=1e-3
+        ):
             raise InputError(
                 "the default loss is cross-entropy: a float target must hold probabilities over the last dimension. Pass loss=function(output, target), for example torch.nn.functional.mse_loss."
             )

@@ -75,7 +75,9 @@ class Check:
         """The numbers behind the slopes: module, quantity, axis, step, size (of the abscissa), seed, value."""
         import pandas
 
-        return pandas.DataFrame(self.points, columns=["module", "quantity", "axis", "step", "size", "seed", "value"])
+        return pandas.DataFrame(
+            self.points, columns=["module", "quantity", "axis", "step", "size", "seed", "value"]
+        )
 
     @property
     def features(self) -> pandas.DataFrame:
@@ -85,7 +87,9 @@ class Check:
         """
         points: Any = self.measurements
         start, last = points[points["step"] == 0], points[points["step"] == points["step"].max()]
-        moved = last[last["quantity"].str.endswith(" change")].assign(quantity=lambda t: t["quantity"].str.removesuffix(" change"))
+        moved = last[last["quantity"].str.endswith(" change")].assign(
+            quantity=lambda t: t["quantity"].str.removesuffix(" change")
+        )
         both = moved.merge(start, on=["module", "quantity", "axis", "size", "seed"], suffixes=("", "_start"))
         both["speed"] = both["value"] / both["value_start"]
         return both.groupby(["axis", "quantity", "module", "size"], sort=False)["speed"].mean().reset_index()
@@ -105,10 +109,17 @@ class Check:
             for axis, other, i in (("width", "depth", 1), ("depth", "width", 0))
             if axis in self.verdicts
         ]
-        for title, found in (("culprits:", self.culprits), ("unsure:", self.unsure if self.verdict != "FAIL" else [])):
+        for title, found in (
+            ("culprits:", self.culprits),
+            ("unsure:", self.unsure if self.verdict != "FAIL" else []),
+        ):
             if found:
                 told = _grouped(found)
-                lines += [title, *(f"  {c}" for c in told[:8]), *([f"  and {len(told) - 8} more"] if len(told) > 8 else [])]
+                lines += [
+                    title,
+                    *(f"  {c}" for c in told[:8]),
+                    *([f"  and {len(told) - 8} more"] if len(told) > 8 else []),
+                ]
         lines += [f"advice: {self.advice}"] if self.advice else []
         lines += [f"note: {note}" for note in self.notes]
         return "\n".join(lines)
@@ -124,7 +135,12 @@ class Check:
         a = self.about
         figure = self.figure().update_layout(title=None, margin={"t": 30})
         title = f"Coordinate check: {a['scheme']}, {a['optimizer']}, widths {', '.join(map(str, a['widths']))}, depths {', '.join(map(str, a['depths']))}"
-        return {"title": title, "verdict": self.verdict, "text": str(self), "figures": [json.loads(figure.to_json() or "{}")]}
+        return {
+            "title": title,
+            "verdict": self.verdict,
+            "text": str(self),
+            "figures": [json.loads(figure.to_json() or "{}")],
+        }
 
     def to_json(self) -> str:
         """Everything, to be stored and shown later."""
@@ -136,44 +152,116 @@ class Check:
         try:
             data = _numbers(json.loads(text))
             if data.pop("format") != FORMAT:
-                raise InputError(f"format must be {FORMAT}. Read it with the version of trimtab that wrote it.")
+                raise InputError(
+                    f"format must be {FORMAT}. Read it with the version of trimtab that wrote it."
+                )
             for key in ("culprits", "unsure"):
                 data[key] = [Culprit(**c) for c in data[key]]
             return cls(**data)
         except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
-            raise InputError(f"the text must be what Check.to_json wrote: {type(error).__name__}: {error}.") from error
+            raise InputError(
+                f"the text must be what Check.to_json wrote: {type(error).__name__}: {error}."
+            ) from error
 
 
-def decide(lines: Sequence[Line], axes: Sequence[str], about: dict[str, Any], notes: list[str], alpha: float | None, steps: int) -> Check:
+def decide(
+    lines: Sequence[Line],
+    axes: Sequence[str],
+    about: dict[str, Any],
+    notes: list[str],
+    alpha: float | None,
+    steps: int,
+) -> Check:
     """Fit every line, judge those that are asked something, and put the verdict together."""
     rows, points, culprits, unsure, wants, slower = [], [], [], [], [], []
     for line in lines:
         for step in range(line.y.shape[-1]):
             y = line.y[:, :, step]
             asked = line.expected is not None and line.judged == step
-            still = asked and line.quantity == "logits change" and bool(np.isneginf(y).all())  # training does nothing: no reason to pass
+            still = (
+                asked and line.quantity == "logits change" and bool(np.isneginf(y).all())
+            )  # training does nothing: no reason to pass
             if (np.isneginf(y).any() and not still) or (np.isnan(y).all() and not asked):
                 continue  # exactly zero somewhere (a zero start), or not measured at this step
-            found = fit(line.x, y) if np.isfinite(y).all() else Fit(math.nan, math.nan, math.nan, math.nan, math.nan, y.shape[1], y.shape[0])
+            found = (
+                fit(line.x, y)
+                if np.isfinite(y).all()
+                else Fit(math.nan, math.nan, math.nan, math.nan, math.nan, y.shape[1], y.shape[0])
+            )
             want, answer = line.expected, ""
             if want is not None and line.judged == step:
                 answer = _answer(line, y, found)
-                if line.place == "inner" and line.quantity == "update" and answer == "good" and found.high < -TOLERANCE:
+                if (
+                    line.place == "inner"
+                    and line.quantity == "update"
+                    and answer == "good"
+                    and found.high < -TOLERANCE
+                ):
                     slower.append((line.module, found.slope))
             expected = want.slope if want is not None else math.nan
-            rows.append(dict(zip(COLUMNS, (line.module, line.quantity, line.axis, step, found.slope, found.low, found.high, expected), strict=True), answer=answer))
+            rows.append(
+                dict(
+                    zip(
+                        COLUMNS,
+                        (
+                            line.module,
+                            line.quantity,
+                            line.axis,
+                            step,
+                            found.slope,
+                            found.low,
+                            found.high,
+                            expected,
+                        ),
+                        strict=True,
+                    ),
+                    answer=answer,
+                )
+            )
             points += [
-                dict(module=line.module, quantity=line.quantity, axis=line.axis, step=step, size=math.exp(line.x[i]), seed=j, value=math.exp(v) if v < 700 else math.inf)
+                dict(
+                    module=line.module,
+                    quantity=line.quantity,
+                    axis=line.axis,
+                    step=step,
+                    size=math.exp(line.x[i]),
+                    seed=j,
+                    value=math.exp(v) if v < 700 else math.inf,
+                )
                 for i, own in enumerate(y.tolist())
                 for j, v in enumerate(own)
             ]
             if answer in ("bad", "unsure") and want is not None:
-                why = cause(line.quantity, line.axis, found.slope, _near(found.slope, want), role=line.role, place=line.place, carries=line.carries, alpha=alpha)
+                why = cause(
+                    line.quantity,
+                    line.axis,
+                    found.slope,
+                    _near(found.slope, want),
+                    role=line.role,
+                    place=line.place,
+                    carries=line.carries,
+                    alpha=alpha,
+                )
                 if not math.isfinite(found.slope):
-                    why = "is exactly zero: training changes nothing" if still else "is not finite: training diverges" + (" at the larger sizes" if answer == "bad" else "")
+                    why = (
+                        "is exactly zero: training changes nothing"
+                        if still
+                        else "is not finite: training diverges"
+                        + (" at the larger sizes" if answer == "bad" else "")
+                    )
                 elif not outside(found.slope, want.low, want.high):
                     why = f"is as it should be as far as {y.shape[1]} seeds tell, but noisy"
-                item = Culprit(line.module, line.quantity, line.axis, step, found.slope, found.low, found.high, expected, why)
+                item = Culprit(
+                    line.module,
+                    line.quantity,
+                    line.axis,
+                    step,
+                    found.slope,
+                    found.low,
+                    found.high,
+                    expected,
+                    why,
+                )
                 (culprits if answer == "bad" else unsure).append((_order(line, found, want, len(rows)), item))
                 if answer == "unsure":
                     wants.append(seeds_needed(found, want.low, want.high, line.tolerance))
@@ -185,7 +273,17 @@ def decide(lines: Sequence[Line], axes: Sequence[str], about: dict[str, Any], no
         bad, open_ = (any(c.axis == axis for c in found) for found in (culprits, unsure))
         verdicts[axis] = "FAIL" if bad else "INCONCLUSIVE" if open_ or not judged else "PASS"
     verdict = next((v for v in ("FAIL", "INCONCLUSIVE") if v in verdicts.values()), "PASS")
-    return Check(verdict, verdicts, culprits, unsure, _advice(verdict, unsure, wants, about), notes, about, rows, points)
+    return Check(
+        verdict,
+        verdicts,
+        culprits,
+        unsure,
+        _advice(verdict, unsure, wants, about),
+        notes,
+        about,
+        rows,
+        points,
+    )
 
 
 def _slower(inner: Sequence[tuple[str, float]]) -> list[str]:
@@ -205,7 +303,10 @@ def _grouped(found: Sequence[Culprit]) -> list[str]:
     groups: dict[tuple[str, ...], list[Culprit]] = {}
     for c in found:
         groups.setdefault((template(c.module), c.quantity, c.axis, c.cause), []).append(c)
-    return [str(own[0]) if len(own) == 1 else str(dataclasses.replace(own[0], module=f"{key[0]} x {len(own)}")) for key, own in groups.items()]
+    return [
+        str(own[0]) if len(own) == 1 else str(dataclasses.replace(own[0], module=f"{key[0]} x {len(own)}"))
+        for key, own in groups.items()
+    ]
 
 
 def _sorted(found: list[tuple[tuple[float, ...], Culprit]]) -> list[Culprit]:
@@ -240,10 +341,17 @@ def _order(line: Line, found: Fit, want: Any, position: int) -> tuple[float, ...
     start = line.quantity in FORWARD
     rank = (0 if line.axis == "width" and not line.carries else 1.5) if line.given else 1 if start else 2
     off = outside(found.slope, want.low, want.high) if math.isfinite(found.slope) else math.inf
-    return rank, -round(abs(off) * 4) if math.isfinite(off) else -math.inf, FORWARD.index(line.quantity) if start else 0, position
+    return (
+        rank,
+        -round(abs(off) * 4) if math.isfinite(off) else -math.inf,
+        FORWARD.index(line.quantity) if start else 0,
+        position,
+    )
 
 
-def _advice(verdict: str, unsure: Sequence[Culprit], wants: Sequence[int | None], about: dict[str, Any]) -> str:
+def _advice(
+    verdict: str, unsure: Sequence[Culprit], wants: Sequence[int | None], about: dict[str, Any]
+) -> str:
     if verdict != "INCONCLUSIVE":
         return ""
     if not unsure:

@@ -31,7 +31,9 @@ from trimtab.structure.trace import Recorder, Trace
 COORDINATES = 16384  # kept of each value: its rms is then known to about 1 %
 
 Spot = tuple[int, int]  # which operation, which of its results
-UNCOUNTED = frozenset({torch.ops.aten.detach.default, torch.ops.aten.alias.default})  # torch inserts them when someone keeps a tensor, as a recorder does
+UNCOUNTED = frozenset(
+    {torch.ops.aten.detach.default, torch.ops.aten.alias.default}
+)  # torch inserts them when someone keeps a tensor, as a recorder does
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,13 +140,22 @@ class Sampler:
         if t.numel() > COORDINATES:
             key = t.numel(), t.device
             if key not in self._places:
-                self._places[key] = torch.randint(0, t.numel(), (COORDINATES,), generator=torch.Generator().manual_seed(0)).to(t.device)
+                self._places[key] = torch.randint(
+                    0, t.numel(), (COORDINATES,), generator=torch.Generator().manual_seed(0)
+                ).to(t.device)
             t = t[self._places[key]]
         t = t.abs() if t.is_complex() else t
         return t.to(torch.float64, copy=True)
 
 
-def survey(model: nn.Module, example: Any, *, branch: tuple[str, ...] = (), skip: tuple[str, ...] = (), label: str = "model") -> Survey:
+def survey(
+    model: nn.Module,
+    example: Any,
+    *,
+    branch: tuple[str, ...] = (),
+    skip: tuple[str, ...] = (),
+    label: str = "model",
+) -> Survey:
     """Find the residual stacks, the attention products and the readout of a model."""
     call = as_call(example)
     recorder = _Numbered()
@@ -156,16 +167,29 @@ def survey(model: nn.Module, example: Any, *, branch: tuple[str, ...] = (), skip
     with looking(model), recorder:
         out = model(*call[0], **call[1])
     leaves = [recorder.value_of(t) for t in tensors_in(out)]
-    outputs = tuple(dict.fromkeys(i for i in leaves if recorder.values[i].is_float and not recorder.values[i].constant))
+    outputs = tuple(
+        dict.fromkeys(i for i in leaves if recorder.values[i].is_float and not recorder.values[i].constant)
+    )
     if not outputs:
-        raise StructureError(f"a model must return at least one float tensor that depends on its parameters: {type(model).__name__} returned {type(out).__name__}.")
-    graph = Graph(Trace(recorder.values, recorder.nodes, recorder.params, outputs, True), label, branch=branch, skip=skip)
+        raise StructureError(
+            f"a model must return at least one float tensor that depends on its parameters: {type(model).__name__} returned {type(out).__name__}."
+        )
+    graph = Graph(
+        Trace(recorder.values, recorder.nodes, recorder.params, outputs, True),
+        label,
+        branch=branch,
+        skip=skip,
+    )
     made = recorder.made
     named = branches_of(graph)
     names = stack_names(named)
     stacks = []
     for k, name in names.items():
-        members = [(r, b.name) for r, (b, stack) in zip(graph.residuals, named, strict=True) if stack == k and r.skip != r.branch]
+        members = [
+            (r, b.name)
+            for r, (b, stack) in zip(graph.residuals, named, strict=True)
+            if stack == k and r.skip != r.branch
+        ]
         if members:
             ends = [made.get(graph.trace.nodes[r.node].outputs[0]) for r, _ in members]
             before = [made.get(r.skip) for r, _ in members]
@@ -173,14 +197,29 @@ def survey(model: nn.Module, example: Any, *, branch: tuple[str, ...] = (), skip
     scores, scored = [], set[str]()
     for product in graph.products:
         spot = made.get(graph.trace.nodes[product.node].outputs[0])
-        sides = [next(iter(dict.fromkeys(site.name for site in side)), None) for side in (product.left, product.right)]
+        sides = [
+            next(iter(dict.fromkeys(site.name for site in side)), None)
+            for side in (product.left, product.right)
+        ]
         if spot is not None and sides[0] and sides[1] and not product.normalised:
             scored |= {site.name for side in (product.left, product.right) for site in side}
             scores.append(Score(_module(sides[0]), spot, product.size, product.after))
     readout = next(iter(graph.readouts), "output")
-    also = [name for name, p in model.named_parameters(remove_duplicate=False) if name != readout and p is dict(model.named_parameters()).get(readout)]
+    also = [
+        name
+        for name, p in model.named_parameters(remove_duplicate=False)
+        if name != readout and p is dict(model.named_parameters()).get(readout)
+    ]
     readout = " = ".join(map(_module, [readout, *also]))  # a tied head goes by both its names
-    return Survey(tuple(stacks), tuple(scores), _layers(graph, made), frozenset(scored), _inner(graph), readout, recorder.fingerprint)
+    return Survey(
+        tuple(stacks),
+        tuple(scores),
+        _layers(graph, made),
+        frozenset(scored),
+        _inner(graph),
+        readout,
+        recorder.fingerprint,
+    )
 
 
 def _inner(graph: Graph) -> frozenset[str]:
@@ -188,9 +227,23 @@ def _inner(graph: Graph) -> frozenset[str]:
     found = set()
     nodes = graph.trace.nodes
     for r in graph.residuals:
-        inside = [n for n in nodes[: r.node] if graph.mixing[n.index] and n.outputs and graph.behind[r.branch] >> n.outputs[0] & 1 and graph.behind[n.outputs[0]] >> r.source & 1]
-        later = {n.index: any(m.index > n.index and graph.behind[m.outputs[0]] >> n.outputs[0] & 1 for m in inside) for n in inside}
-        found |= {name for name, uses in graph.uses.items() if any(later.get(u.node, False) and u.kind == "contract" for u in uses)}
+        inside = [
+            n
+            for n in nodes[: r.node]
+            if graph.mixing[n.index]
+            and n.outputs
+            and graph.behind[r.branch] >> n.outputs[0] & 1
+            and graph.behind[n.outputs[0]] >> r.source & 1
+        ]
+        later = {
+            n.index: any(m.index > n.index and graph.behind[m.outputs[0]] >> n.outputs[0] & 1 for m in inside)
+            for n in inside
+        }
+        found |= {
+            name
+            for name, uses in graph.uses.items()
+            if any(later.get(u.node, False) and u.kind == "contract" for u in uses)
+        }
     return frozenset(found)
 
 
@@ -204,7 +257,9 @@ def _layers(graph: Graph, made: dict[int, Spot]) -> dict[str, Spot]:
             continue
         out = graph.trace.nodes[use.node].outputs[0]
         if out not in made:  # part of a fused operation, such as a linear layer with its bias
-            out = next((o for n in graph.trace.consumers[out] for o in graph.trace.nodes[n].outputs if o in made), -1)
+            out = next(
+                (o for n in graph.trace.consumers[out] for o in graph.trace.nodes[n].outputs if o in made), -1
+            )
         if out in made:
             found.setdefault(_module(name), made[out])
     return found
@@ -214,7 +269,9 @@ def _module(parameter: str) -> str:
     return parameter.rpartition(".")[0] or parameter
 
 
-def look(model: nn.Module, example: Any, where: Survey, sampler: Sampler) -> tuple[dict[tuple[str, int, int], Tensor], bool]:
+def look(
+    model: nn.Module, example: Any, where: Survey, sampler: Sampler
+) -> tuple[dict[tuple[str, int, int], Tensor], bool]:
     """Samples of {(quantity, which stack, product or layer, place in it)} on one batch, and whether the operations were those surveyed."""
     call = as_call(example)
     watch = _Watch(where.spots, sampler)
@@ -247,5 +304,7 @@ def output_of(out: Any) -> Tensor:
         return logits
     floats = [t for t in tensors_in(out) if t.is_floating_point() or t.is_complex()]
     if not floats:
-        raise StructureError(f"a model must return at least one float tensor: got {type(out).__name__} with none.")
+        raise StructureError(
+            f"a model must return at least one float tensor: got {type(out).__name__} with none."
+        )
     return next((t for t in floats if t.ndim), floats[0])

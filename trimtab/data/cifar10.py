@@ -56,12 +56,16 @@ def open_file(path: Path, md5: str) -> tuple[np.ndarray, np.ndarray]:
     content = path.read_bytes()
     found = hashlib.md5(content, usedforsecurity=False).hexdigest()
     if found != md5:
-        raise InputError(f"{path} must be the published file: its MD5 is {found}, the published one {md5}. It is corrupt or another file: unpack it again.")
+        raise InputError(
+            f"{path} must be the published file: its MD5 is {found}, the published one {md5}. It is corrupt or another file: unpack it again."
+        )
     held = _Arrays(io.BytesIO(content), encoding="bytes").load()
     return held[b"data"].reshape(-1, 3, 32, 32), np.asarray(held[b"labels"])
 
 
-def read(folder: str | None = None, px: int = 32, flip: bool = False, crop: int = 0, train: int | None = None) -> Tensors:
+def read(
+    folder: str | None = None, px: int = 32, flip: bool = False, crop: int = 0, train: int | None = None
+) -> Tensors:
     """CIFAR-10 at 32 px, or averaged down to 16 or 8 px for a cheap proxy.
 
     Args:
@@ -72,13 +76,18 @@ def read(folder: str | None = None, px: int = 32, flip: bool = False, crop: int 
     if missing:
         raise InputError(f"CIFAR-10 needs the files of {place}: missing {', '.join(missing)}. {WHERE}")
     held = [open_file(place / name, MD5[name]) for name in MD5]
-    images, labels = np.concatenate([x for x, _ in held[:-1]])[:train], np.concatenate([y for _, y in held[:-1]])[:train]
+    images, labels = (
+        np.concatenate([x for x, _ in held[:-1]])[:train],
+        np.concatenate([y for _, y in held[:-1]])[:train],
+    )
     x, y = _down(torch.from_numpy(images), px), torch.from_numpy(labels).long()
     x_test, y_test = _down(torch.from_numpy(held[-1][0]), px), torch.from_numpy(held[-1][1]).long()
     some = x[:10_000].float()
     mean, std = some.mean((0, 2, 3)), some.std((0, 2, 3))
     test: Batch = (x_test, y_test)
-    return Tensors(Shape((3, px, px), 10, "image", len(x)), (x, y), test, mean=mean, std=std, flip=flip, crop=crop)
+    return Tensors(
+        Shape((3, px, px), 10, "image", len(x)), (x, y), test, mean=mean, std=std, flip=flip, crop=crop
+    )
 
 
 def _down(x: Tensor, px: int) -> Tensor:

@@ -35,14 +35,22 @@ class Folder:
     """
 
     def __init__(self, root: Path, px: int, flip: bool, crop: bool, workers: int, cache_gb: float):
-        self.classes = sorted(p.name for p in (root / "train").iterdir() if p.is_dir()) if (root / "train").is_dir() else []
+        self.classes = (
+            sorted(p.name for p in (root / "train").iterdir() if p.is_dir())
+            if (root / "train").is_dir()
+            else []
+        )
         if not self.classes:
-            raise InputError(f"an image folder has train/<class>/ folders of images: {root / 'train'} has none. {WHERE}")
+            raise InputError(
+                f"an image folder has train/<class>/ folders of images: {root / 'train'} has none. {WHERE}"
+            )
         self.train = _listed(root / "train", self.classes)
         held_out = next((root / name for name in ("val", "test") if (root / name).is_dir()), None)
         self.held_out = _listed(held_out, self.classes) if held_out else []
         if not self.train:
-            raise InputError(f"{root / 'train'} holds no image with one of the endings {', '.join(sorted(ENDINGS))}.")
+            raise InputError(
+                f"{root / 'train'} holds no image with one of the endings {', '.join(sorted(ENDINGS))}."
+            )
         self.px, self.flip, self.crop, self.workers = px, flip, crop, workers
         self.shape = Shape((3, px, px), len(self.classes), "image", len(self.train))
         self._cache: dict[Path, np.ndarray] = {}
@@ -61,7 +69,9 @@ class Folder:
         side = self.px if not self.crop else round(self.px * 8 / 7)
         try:
             with Image.open(path) as image:
-                image.draft("RGB", (2 * side, 2 * side))  # JPEG: decode at a lower resolution where that is enough
+                image.draft(
+                    "RGB", (2 * side, 2 * side)
+                )  # JPEG: decode at a lower resolution where that is enough
                 image = image.convert("RGB")  # grey, palette and CMYK too
                 scale = side / min(image.size)
                 size = (max(side, round(image.width * scale)), max(side, round(image.height * scale)))
@@ -99,13 +109,20 @@ class Folder:
 
     def test(self, size: int, limit: int | None) -> Iterator[Batch]:
         files = self.held_out
-        if limit is not None and limit < len(files):  # listed class by class: a fixed shuffle shows all of them
-            files = [files[i] for i in np.random.Generator(np.random.Philox(key=1)).permutation(len(files))[:limit]]
+        if limit is not None and limit < len(
+            files
+        ):  # listed class by class: a fixed shuffle shows all of them
+            files = [
+                files[i] for i in np.random.Generator(np.random.Philox(key=1)).permutation(len(files))[:limit]
+            ]
         for i in range(0, len(files), size):
             part = files[i : i + size]
             arrays = [self._decoded(path) for path, _ in part]
             margin = (arrays[0].shape[0] - self.px) // 2
-            yield _tensor([a[margin : margin + self.px, margin : margin + self.px] for a in arrays]), torch.tensor([label for _, label in part])
+            yield (
+                _tensor([a[margin : margin + self.px, margin : margin + self.px] for a in arrays]),
+                torch.tensor([label for _, label in part]),
+            )
 
 
 def _crops(arrays: list[np.ndarray], px: int, random: np.random.Generator) -> list[np.ndarray]:
@@ -135,10 +152,24 @@ def _listed(root: Path, classes: list[str]) -> list[tuple[Path, int]]:
     return found
 
 
-def read(folder: str | None = None, px: int = 64, flip: bool = False, crop: bool = False, workers: int = 2, cache_gb: float = 1.0) -> Folder:
+def read(
+    folder: str | None = None,
+    px: int = 64,
+    flip: bool = False,
+    crop: bool = False,
+    workers: int = 2,
+    cache_gb: float = 1.0,
+) -> Folder:
     """An image folder by its root, absolute or inside $TRIMTAB_DATA."""
     try:
         import PIL  # noqa: F401
     except ImportError as error:
         raise InputError("image folders need Pillow: pip install 'trimtab[images]'.") from error
-    return Folder(find(folder, "tiny-imagenet-200", f"the image folder {folder or ''}".strip(), WHERE), px, flip, crop, workers, cache_gb)
+    return Folder(
+        find(folder, "tiny-imagenet-200", f"the image folder {folder or ''}".strip(), WHERE),
+        px,
+        flip,
+        crop,
+        workers,
+        cache_gb,
+    )

@@ -24,14 +24,22 @@ def open_data(name: str, options: Mapping[str, Any] | None = None) -> Source:
     """
     # the same path is another file under another configuration
     named = bool({"folder", "file"} & set(options or {}))
-    return _open(name, json.dumps(dict(options or {}), sort_keys=True), *(map(str, looked_in()) if named else ()))
+    return _open(
+        name, json.dumps(dict(options or {}), sort_keys=True), *(map(str, looked_in()) if named else ())
+    )
 
 
 @functools.lru_cache(maxsize=4)
 def _open(name: str, options: str, *_folders: str) -> Source:
     from trimtab.data import cifar10, digits, folders, teacher, text
 
-    readers = {"digits": digits.read, "cifar10": cifar10.read, "images": folders.read, "text": text.read, "teacher": teacher.read}
+    readers = {
+        "digits": digits.read,
+        "cifar10": cifar10.read,
+        "images": folders.read,
+        "text": text.read,
+        "teacher": teacher.read,
+    }
     if name not in readers:
         raise InputError(f"data must be one of {', '.join(readers)}: got {name!r}.")
     return readers[name](**json.loads(options))

@@ -69,7 +69,17 @@ class Tensors:
         flip: mirror half of the training images. crop: shift them by up to this many pixels, zeros coming in.
     """
 
-    def __init__(self, shape: Shape, train: Batch, test: Batch, *, mean: Tensor | None = None, std: Tensor | None = None, flip: bool = False, crop: int = 0):
+    def __init__(
+        self,
+        shape: Shape,
+        train: Batch,
+        test: Batch,
+        *,
+        mean: Tensor | None = None,
+        std: Tensor | None = None,
+        flip: bool = False,
+        crop: int = 0,
+    ):
         self.shape, self._train, self._test = shape, train, test
         self._scale = None if mean is None or std is None else (mean.view(-1, 1, 1), std.view(-1, 1, 1))
         self._flip, self._crop = flip, crop
@@ -105,7 +115,12 @@ def augmented(x: Tensor, seed: int, step: int, flip: bool, crop: int) -> Tensor:
         top, left = torch.from_numpy(random.integers(0, 2 * crop + 1, (2, len(x))))
         rows = (top[:, None] + torch.arange(height))[:, None, :, None]
         columns = (left[:, None] + torch.arange(width))[:, None, None, :]
-        x = padded[torch.arange(len(x))[:, None, None, None], torch.arange(x.shape[1])[None, :, None, None], rows, columns]
+        x = padded[
+            torch.arange(len(x))[:, None, None, None],
+            torch.arange(x.shape[1])[None, :, None, None],
+            rows,
+            columns,
+        ]
     return x
 
 
@@ -125,5 +140,9 @@ def find(folder: str | None, default: str, what: str, where_from: str) -> Path:
     for place in places:
         if place.exists():
             return place
-    looked = ", ".join(str(p) for p in places) or "nowhere: neither data_options nor $TRIMTAB_DATA names a folder"
-    raise InputError(f"{what} was not found; looked for {looked}. {where_from} Then set TRIMTAB_DATA to the folder that holds {default}.")
+    looked = (
+        ", ".join(str(p) for p in places) or "nowhere: neither data_options nor $TRIMTAB_DATA names a folder"
+    )
+    raise InputError(
+        f"{what} was not found; looked for {looked}. {where_from} Then set TRIMTAB_DATA to the folder that holds {default}."
+    )

@@ -31,7 +31,18 @@ if TYPE_CHECKING:
 
 BLOCKS = 16  # of networks, for error bars of anything computed from their means
 FAR = (4, 8)  # finite depths that stand in where only infinity is asked for
-COLUMNS: tuple[str, ...] = ("width", "depth", "error", "stderr", "fluctuation", "fluctuation_stderr", "loss", "loss_error", "loss_stderr", "networks")
+COLUMNS: tuple[str, ...] = (
+    "width",
+    "depth",
+    "error",
+    "stderr",
+    "fluctuation",
+    "fluctuation_stderr",
+    "loss",
+    "loss_error",
+    "loss_stderr",
+    "networks",
+)
 
 
 @dataclass(frozen=True)
@@ -104,7 +115,10 @@ class Limit:
 
     def __str__(self) -> str:
         lines = [sentence(self)]
-        lines += [f"  {r.quantity} over {r.axis}: exponent {_end(r.exponent)} ({_end(r.low)} to {_end(r.high)}), theory {r.expected:+.2f}: {r.verdict}" for r in self.rates]
+        lines += [
+            f"  {r.quantity} over {r.axis}: exponent {_end(r.exponent)} ({_end(r.low)} to {_end(r.high)}), theory {r.expected:+.2f}: {r.verdict}"
+            for r in self.rates
+        ]
         return "\n".join(lines)
 
 
@@ -113,10 +127,16 @@ def sentence(limit: Limit) -> str:
     b = limit.bound
     parts = [
         f"{name} {_whole(value)} ({_whole(low)} to {_whole(high)})"
-        for name, value, low, high in (("width", b.width, b.width_low, b.width_high), ("depth", b.depth, b.depth_low, b.depth_high))
+        for name, value, low, high in (
+            ("width", b.width, b.width_low, b.width_high),
+            ("depth", b.depth, b.depth_low, b.depth_high),
+        )
         if not math.isnan(value)
     ]
-    word = {"converges": "Finite networks approach the limit as the theory says", "contradicts": "Finite networks do not approach the limit as the theory says"}
+    word = {
+        "converges": "Finite networks approach the limit as the theory says",
+        "contradicts": "Finite networks do not approach the limit as the theory says",
+    }
     return f"{word.get(limit.verdict, 'Whether finite networks approach the limit cannot be told yet')}; within {100 * b.tolerance:g} % of it from {' and '.join(parts) or 'sizes unknown'} on."
 
 
@@ -129,7 +149,9 @@ def _end(x: float) -> str:
 
 
 def _rate(rate: Rate, tolerance: float) -> dict[str, Any]:
-    return asdict(rate) | dict(zip(("needed", "needed_low", "needed_high"), rate.needed(tolerance), strict=True))
+    return asdict(rate) | dict(
+        zip(("needed", "needed_low", "needed_high"), rate.needed(tolerance), strict=True)
+    )
 
 
 def plain(value: Any) -> Any:
@@ -158,14 +180,21 @@ class Ensemble:
 
 def _ensemble(x, y, width: int, depth: int, networks: int, seed: int, case: dict[str, Any]) -> Ensemble:
     each = networks // BLOCKS
-    runs = [simulate(x, y, width=width, depth=depth, seeds=list(range(seed + b * each, seed + (b + 1) * each)), **case) for b in range(BLOCKS)]
+    runs = [
+        simulate(
+            x, y, width=width, depth=depth, seeds=list(range(seed + b * each, seed + (b + 1) * each)), **case
+        )
+        for b in range(BLOCKS)
+    ]
     f, loss = np.stack([r.f for r in runs]), np.stack([r.loss for r in runs])
     within = np.array([0.0 if r.variance is None or each == 1 else r.variance.f.sum() / width for r in runs])
     between = np.square(f - f.mean(0)).reshape(BLOCKS, -1).sum(1)
     return Ensemble(f, loss, BLOCKS * ((each - 1) * within + each * between) / (networks - 1), networks)
 
 
-def _limit_of(x, y, depth: float, samples: int, seed: int, case: dict[str, Any]) -> tuple[Trajectory, Trajectory]:
+def _limit_of(
+    x, y, depth: float, samples: int, seed: int, case: dict[str, Any]
+) -> tuple[Trajectory, Trajectory]:
     """Two independent solutions."""
     if case["activation"] == "linear":
         exact = linear(x, y, depth=depth, **case)
@@ -191,7 +220,10 @@ def approach(
     problems = checked(x, y, widths, depths, networks, samples, tolerance, case)
     if problems:
         raise faults(f"{len(problems)} fault{'s'[: len(problems) > 1]} in the arguments", problems)
-    widths, depths = sorted({int(w) for w in widths}), sorted({d if d == math.inf else int(d) for d in depths})
+    widths, depths = (
+        sorted({int(w) for w in widths}),
+        sorted({d if d == math.inf else int(d) for d in depths}),
+    )
     depths = [*FAR, math.inf] if depths == [math.inf] else depths
     finite = [int(d) for d in depths if math.isfinite(d)]
     total, done = len(depths) + len(widths) * len(finite), 0
@@ -211,8 +243,21 @@ def approach(
         count = BLOCKS * max(1, round(networks * widths[0] / width / BLOCKS))
         nets[width, depth] = _ensemble(x, y, width, depth, count, (seed * 1000 + i + 1) * 10**6, case)
         tick()
-    about = {"widths": widths, "depths": depths, "networks": networks, "samples": samples, "seed": seed, "points": len(np.asarray(y))}
-    return told(limits, nets, tolerance=tolerance, alpha=float(case.get("alpha", 0.5)), about=about | {k: v for k, v in case.items() if isinstance(v, (int, float, str))})
+    about = {
+        "widths": widths,
+        "depths": depths,
+        "networks": networks,
+        "samples": samples,
+        "seed": seed,
+        "points": len(np.asarray(y)),
+    }
+    return told(
+        limits,
+        nets,
+        tolerance=tolerance,
+        alpha=float(case.get("alpha", 0.5)),
+        about=about | {k: v for k, v in case.items() if isinstance(v, (int, float, str))},
+    )
 
 
 def checked(x, y, widths, depths, networks, samples, tolerance, case) -> list[str]:
@@ -224,7 +269,9 @@ def checked(x, y, widths, depths, networks, samples, tolerance, case) -> list[st
     problems: list[str] = []
     if not len(widths) or any(isinstance(w, bool) or not 2 <= w < math.inf or int(w) != w for w in widths):
         problems.append(f"width: must be integers >= 2, got {list(widths)}.")
-    good = len(depths) and all(not isinstance(d, bool) and (d == math.inf or (d >= 1 and int(d) == d)) for d in depths)
+    good = len(depths) and all(
+        not isinstance(d, bool) and (d == math.inf or (d >= 1 and int(d) == d)) for d in depths
+    )
     if not good:
         problems.append(f"depth: must be integers >= 1 or inf, got {list(depths)}.")
     if isinstance(networks, bool) or int(networks) != networks or networks < BLOCKS:
@@ -235,7 +282,9 @@ def checked(x, y, widths, depths, networks, samples, tolerance, case) -> list[st
         task = problem(x, y, depth=math.inf if good and math.inf in depths else 1, **case)
         least = 8 * (2 + 2 * task.points * task.outputs + task.outputs)
         if samples < least:
-            problems.append(f"samples: {task.points} points and {task.outputs} outputs need at least {least}, got {samples}.")
+            problems.append(
+                f"samples: {task.points} points and {task.outputs} outputs need at least {least}, got {samples}."
+            )
     except InputError as error:
         problems += [line.removeprefix("  - ") for line in str(error).splitlines()[1:]]
     except TypeError as error:
@@ -247,7 +296,14 @@ def checked(x, y, widths, depths, networks, samples, tolerance, case) -> list[st
 
 
 @np.errstate(invalid="ignore", over="ignore", divide="ignore")  # a divergence is a result: its errors are nan
-def told(limits: dict[float, tuple[Trajectory, Trajectory]], nets: dict[tuple[int, int], Ensemble], *, tolerance: float, alpha: float, about: dict[str, Any]) -> Limit:
+def told(
+    limits: dict[float, tuple[Trajectory, Trajectory]],
+    nets: dict[tuple[int, int], Ensemble],
+    *,
+    tolerance: float,
+    alpha: float,
+    about: dict[str, Any],
+) -> Limit:
     """Rates, bound and verdict from trained ensembles (by width and depth) and pairs of solutions (by depth)."""
     widths, finite = sorted({w for w, _ in nets}), sorted({d for _, d in nets})
     rows: list[dict[str, float]] = []
@@ -264,9 +320,20 @@ def told(limits: dict[float, tuple[Trajectory, Trajectory]], nets: dict[tuple[in
     seen = [r.verdict for r in rates if r.quantity == "one network"]
     verdict = "contradicts" if "disagrees" in verdicts else "converges" if "agrees" in seen else "cannot tell"
     shown = limits[max(limits)][0]
-    kernels = {"depth": max(limits), "tau": shown.tau, "phi": np.einsum("lttmm->lt", shown.phi) / shown.phi.shape[-1], "g": np.einsum("lttmm->lt", shown.g) / shown.g.shape[-1]}
-    curves = [{"width": math.inf, "depth": d, "loss": (a.loss + b.loss) / 2, "stderr": a.stderr.loss / math.sqrt(2)} for d, (a, b) in limits.items()]
-    curves += [{"width": w, "depth": d, "loss": e.loss.mean(0), "stderr": e.loss.std(0, ddof=1) / math.sqrt(BLOCKS)} for (w, d), e in nets.items()]
+    kernels = {
+        "depth": max(limits),
+        "tau": shown.tau,
+        "phi": np.einsum("lttmm->lt", shown.phi) / shown.phi.shape[-1],
+        "g": np.einsum("lttmm->lt", shown.g) / shown.g.shape[-1],
+    }
+    curves = [
+        {"width": math.inf, "depth": d, "loss": (a.loss + b.loss) / 2, "stderr": a.stderr.loss / math.sqrt(2)}
+        for d, (a, b) in limits.items()
+    ]
+    curves += [
+        {"width": w, "depth": d, "loss": e.loss.mean(0), "stderr": e.loss.std(0, ddof=1) / math.sqrt(BLOCKS)}
+        for (w, d), e in nets.items()
+    ]
     return Limit(verdict, rows, tuple(rates), _bound(rates, tolerance), curves, kernels, about)
 
 
@@ -280,21 +347,45 @@ def _bound(rates: Sequence[Rate], tolerance: float) -> Bound:
     return Bound(tolerance, **found)
 
 
-def _over_width(widths: list[int], nets: list[Ensemble], limit: tuple[Trajectory, Trajectory], depth: int) -> tuple[list[dict[str, float]], list[Rate]]:
+def _over_width(
+    widths: list[int], nets: list[Ensemble], limit: tuple[Trajectory, Trajectory], depth: int
+) -> tuple[list[dict[str, float]], list[Rate]]:
     size = math.sqrt(np.square((limit[0].f + limit[1].f) / 2).sum())
     final, final_error = _final(limit)
-    even, odd = (np.stack([(n.f[i::2] - limit[i].f).reshape(BLOCKS // 2, -1) for n in nets], 1) / size for i in range(2))
+    even, odd = (
+        np.stack([(n.f[i::2] - limit[i].f).reshape(BLOCKS // 2, -1) for n in nets], 1) / size
+        for i in range(2)
+    )
     variance = np.array([n.variance.mean() for n in nets])
     # the maximum likelihood direction of a deviation c/N: weights (1/N) / variance of the mean
     vote = 1 / np.array(widths) * np.array([n.networks for n in nets]) / variance
     error, stderr, directions = amplitudes(even, odd, vote / vote.max())
     offset = along(directions, np.stack([limit[i].stderr.f.ravel() for i in (1, 0)]) / size)
     scatter = np.sqrt(variance) / size
-    scatter_error = np.array([n.variance.std(ddof=1) / math.sqrt(BLOCKS) for n in nets]) / (2 * scatter * size**2)
+    scatter_error = np.array([n.variance.std(ddof=1) / math.sqrt(BLOCKS) for n in nets]) / (
+        2 * scatter * size**2
+    )
     loss = np.stack([n.loss[:, -1] for n in nets])
     loss_error, loss_stderr = loss.mean(1) / final - 1, loss.std(1, ddof=1) / math.sqrt(BLOCKS) / final
     rows: list[dict[str, float]] = [
-        dict(zip(COLUMNS, (w, depth, error[i], stderr[i], scatter[i], scatter_error[i], loss[i].mean(), loss_error[i], loss_stderr[i], nets[i].networks), strict=True))
+        dict(
+            zip(
+                COLUMNS,
+                (
+                    w,
+                    depth,
+                    error[i],
+                    stderr[i],
+                    scatter[i],
+                    scatter_error[i],
+                    loss[i].mean(),
+                    loss_error[i],
+                    loss_stderr[i],
+                    nets[i].networks,
+                ),
+                strict=True,
+            )
+        )
         for i, w in enumerate(widths)
     ]
     fit = functools.partial(fit_power, widths, axis="width", at=depth, freedom=(BLOCKS - 2) * len(widths))
@@ -305,17 +396,26 @@ def _over_width(widths: list[int], nets: list[Ensemble], limit: tuple[Trajectory
     ]
 
 
-def _over_depth(finite: list[int], limits: dict[float, tuple[Trajectory, Trajectory]], alpha: float) -> tuple[list[dict[str, float]], list[Rate]]:
+def _over_depth(
+    finite: list[int], limits: dict[float, tuple[Trajectory, Trajectory]], alpha: float
+) -> tuple[list[dict[str, float]], list[Rate]]:
     deep = limits[math.inf]
     size = math.sqrt(np.square((deep[0].f + deep[1].f) / 2).sum())
-    first, second = (np.stack([(limits[d][i].f - deep[i].f).ravel() for d in finite])[None] / size for i in range(2))
+    first, second = (
+        np.stack([(limits[d][i].f - deep[i].f).ravel() for d in finite])[None] / size for i in range(2)
+    )
     error, _, directions = amplitudes(first, second, 1 / np.array(finite))
-    stderr = np.array([along(directions, np.stack([limits[d][i].stderr.f.ravel() for i in (1, 0)]) / size) for d in finite])
+    stderr = np.array(
+        [along(directions, np.stack([limits[d][i].stderr.f.ravel() for i in (1, 0)]) / size) for d in finite]
+    )
     offset = along(directions, np.stack([_whole_error(deep[i], "f") for i in (1, 0)]) / size)
     final, _ = _final(deep)
     ends = [_final(limits[d]) for d in finite]
     left = math.hypot(*(_whole_error(t, "loss")[-1] / 2 for t in deep)) / final
-    loss_error, loss_stderr = np.array([e / final - 1 for e, _ in ends]), np.array([s / final for _, s in ends])
+    loss_error, loss_stderr = (
+        np.array([e / final - 1 for e, _ in ends]),
+        np.array([s / final for _, s in ends]),
+    )
     rows: list[dict[str, float]] = [
         dict(zip(COLUMNS, (math.inf, d, error[i], stderr[i], 0.0, 0.0, ends[i][0], loss_error[i], loss_stderr[i], 0), strict=True))
         for i, d in enumerate(finite)
@@ -323,12 +423,17 @@ def _over_depth(finite: list[int], limits: dict[float, tuple[Trajectory, Traject
     # at 1/2 < alpha < 1 the noise of the branches, L^{1 - 2 alpha} in all, dies out more slowly than the Euler step's 1/L
     expected = -1.0 if alpha == 0.5 else -min(1.0, 2 * alpha - 1)
     fit = functools.partial(fit_power, finite, axis="depth", at=math.inf, expected=expected)
-    return rows, [fit(error, stderr, offset=offset, quantity="mean output"), fit(loss_error, loss_stderr, offset=left, quantity="mean loss")]
+    return rows, [
+        fit(error, stderr, offset=offset, quantity="mean output"),
+        fit(loss_error, loss_stderr, offset=left, quantity="mean loss"),
+    ]
 
 
 def _final(limit: tuple[Trajectory, Trajectory]) -> tuple[float, float]:
     """Loss after the last step and its standard error."""
-    return float(np.mean([t.loss[-1] for t in limit])), float(math.hypot(*(t.stderr.loss[-1] for t in limit)) / 2)
+    return float(np.mean([t.loss[-1] for t in limit])), float(
+        math.hypot(*(t.stderr.loss[-1] for t in limit)) / 2
+    )
 
 
 def _whole_error(limit: Trajectory, name: str) -> np.ndarray:
@@ -341,7 +446,19 @@ def _whole_error(limit: Trajectory, name: str) -> np.ndarray:
 # -- the optimum -----------------------------------------------------------------------------------------------------------------
 
 
-def optimum(x, y, *, rates, depth: float, widths: Sequence[int], networks: int = 64, samples: int = 8000, refine: int = 3, seed: int = 0, **case) -> Optimum:
+def optimum(
+    x,
+    y,
+    *,
+    rates,
+    depth: float,
+    widths: Sequence[int],
+    networks: int = 64,
+    samples: int = 8000,
+    refine: int = 3,
+    seed: int = 0,
+    **case,
+) -> Optimum:
     """Loss after the last step against the rate eta_0 in the limit and in finite networks; how fast their best rates approach the limit's.
 
     depth: of limit and networks; networks of an infinitely deep limit have 16 branches. networks: of the smallest width, wider ones in proportion.
@@ -350,12 +467,16 @@ def optimum(x, y, *, rates, depth: float, widths: Sequence[int], networks: int =
     >>> [row["width"] for row in found.rows]
     [inf, 16, 32]
     """
-    own: dict[str, Any] = {"solver": linear} if case["activation"] == "linear" else {"samples": samples, "seed": seed}
+    own: dict[str, Any] = (
+        {"solver": linear} if case["activation"] == "linear" else {"samples": samples, "seed": seed}
+    )
     widths = sorted(widths)
     deep = 16 if math.isinf(depth) else int(depth)
     runs = {math.inf: sweep_rates(x, y, rates=rates, depth=depth, refine=refine, **own, **case)}
     for i, w in enumerate(widths):
-        nets = functools.partial(simulate, width=w, seeds=max(BLOCKS, round(networks * widths[0] / w)), seed=(seed + i + 1) * 10**6)
+        nets = functools.partial(
+            simulate, width=w, seeds=max(BLOCKS, round(networks * widths[0] / w)), seed=(seed + i + 1) * 10**6
+        )
         runs[w] = sweep_rates(x, y, rates=rates, depth=deep, refine=refine, solver=nets, **case)
     limit = runs[math.inf]
     rows = []
@@ -363,7 +484,15 @@ def optimum(x, y, *, rates, depth: float, widths: Sequence[int], networks: int =
         half = 1.96 * found.best_stderr
         rows.append({"width": w, "lr": found.best, "low": found.best * 2**-half, "high": found.best * 2**half, "edge": found.edge[0],
                      "shift": math.log2(found.best / limit.best), "shift_stderr": found.best_stderr})  # fmt: skip
-    curves = [{"width": w, "lr": found.lr, "loss": np.where(found.stable, found.final, math.inf), "edge": found.edge} for w, found in runs.items()]
+    curves = [
+        {
+            "width": w,
+            "lr": found.lr,
+            "loss": np.where(found.stable, found.final, math.inf),
+            "edge": found.edge,
+        }
+        for w, found in runs.items()
+    ]
     fit = fit_power(widths, [r["shift"] for r in rows[1:]], [r["shift_stderr"] for r in rows[1:]], expected=-1.0,
                     offset=0.0 if math.isnan(limit.best_stderr) else limit.best_stderr, quantity="best rate", at=depth)  # fmt: skip
     return Optimum(rows, curves, fit)

@@ -58,7 +58,9 @@ class Rate:
         """
         straddles = self.constant_low * self.constant_high <= 0
         ends = sorted((abs(self.constant_low), abs(self.constant_high)))
-        value, low, high = (_size(c, self.used, tolerance, max(0.0, self.after)) for c in (abs(self.constant), *ends))
+        value, low, high = (
+            _size(c, self.used, tolerance, max(0.0, self.after)) for c in (abs(self.constant), *ends)
+        )
         return value, 1 if straddles else low, high
 
 
@@ -69,12 +71,26 @@ def _size(constant: float, exponent: float, tolerance: float, after: float) -> f
     low, high = 0.0, 40.0  # log size
     for _ in range(60):
         middle = (low + high) / 2
-        small = math.log(max(constant, 1e-300) / tolerance * (1 + after * math.exp(-middle))) + exponent * middle <= 0
+        small = (
+            math.log(max(constant, 1e-300) / tolerance * (1 + after * math.exp(-middle))) + exponent * middle
+            <= 0
+        )
         low, high = (low, middle) if small else (middle, high)
     return math.inf if high == 40.0 else max(1, math.ceil(round(math.exp(high), 6)))
 
 
-def fit_power(size, value, stderr, *, expected: float, offset: float = 0.0, freedom: float = math.inf, quantity: str = "error", axis: str = "width", at: float = math.nan) -> Rate:
+def fit_power(
+    size,
+    value,
+    stderr,
+    *,
+    expected: float,
+    offset: float = 0.0,
+    freedom: float = math.inf,
+    quantity: str = "error",
+    axis: str = "width",
+    at: float = math.nan,
+) -> Rate:
     """The rate at which `value` falls with `size`; see the top of this file.
 
     Args:
@@ -89,10 +105,21 @@ def fit_power(size, value, stderr, *, expected: float, offset: float = 0.0, free
     size, value, stderr = (np.asarray(a, dtype=float) for a in (size, value, stderr))
     good = np.isfinite(value) & np.isfinite(stderr)
     size, value, stderr = size[good], value[good], stderr[good]
-    stderr = np.maximum(stderr, np.maximum(1e-3 * np.abs(value), 1e-12))  # what is known exactly is compared by ratio, as on log-log paper
+    stderr = np.maximum(
+        stderr, np.maximum(1e-3 * np.abs(value), 1e-12)
+    )  # what is known exactly is compared by ratio, as on log-log paper
     made = functools.partial(Rate, quantity, axis, at, expected=expected)
     if len(size) == 0:
-        return made(math.nan, -math.inf, math.inf, verdict="cannot tell", used=expected, constant=math.nan, constant_low=-math.inf, constant_high=math.inf)
+        return made(
+            math.nan,
+            -math.inf,
+            math.inf,
+            verdict="cannot tell",
+            used=expected,
+            constant=math.nan,
+            constant_low=-math.inf,
+            constant_high=math.inf,
+        )
     unit = float(np.exp(np.log(size).mean()))
     # delta is one more column with one more row, its prior; projected out once, so that exact values (stderr 0) lose no digits
     shared = np.append(1 / stderr, 1 / offset) if offset > 0 else np.zeros(len(size) + 1)
@@ -106,7 +133,9 @@ def fit_power(size, value, stderr, *, expected: float, offset: float = 0.0, free
 
     def profile(p: np.ndarray, order: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Misfit, constant, its inverse variance and the next order's constant at each exponent."""
-        shape, after = (free(np.pad((size / unit) ** q[:, None] / stderr, ((0, 0), (0, 1)))) for q in (p, p - 1))
+        shape, after = (
+            free(np.pad((size / unit) ** q[:, None] / stderr, ((0, 0), (0, 1)))) for q in (p, p - 1)
+        )
         length = np.linalg.norm(after, axis=1, keepdims=True)
         along = (order - 1) * after / length
         own = shape - (shape * along).sum(1, keepdims=True) * along
@@ -131,9 +160,17 @@ def fit_power(size, value, stderr, *, expected: float, offset: float = 0.0, free
     if len(size) < 2:
         exponent, low, high, sure = math.nan, -math.inf, math.inf, (-math.inf, math.inf)
     off = abs(exponent - expected)
-    contradicted = order == 1 and small and off > TOLERANCE and not sure[0] <= expected <= sure[1]  # else the law is not yet seen
+    contradicted = (
+        order == 1 and small and off > TOLERANCE and not sure[0] <= expected <= sure[1]
+    )  # else the law is not yet seen
     known_well = max(high - exponent, exponent - low) <= 2 * TOLERANCE
-    verdict = "disagrees" if contradicted else "agrees" if known_well and (low <= expected <= high or off <= TOLERANCE) else "cannot tell"
+    verdict = (
+        "disagrees"
+        if contradicted
+        else "agrees"
+        if known_well and (low <= expected <= high or off <= TOLERANCE)
+        else "cannot tell"
+    )
     used = exponent if contradicted else expected
     misfit, constant, weight, after = profile(np.array([used]), order)
     left = len(size) - order
@@ -143,22 +180,36 @@ def fit_power(size, value, stderr, *, expected: float, offset: float = 0.0, free
     if math.isinf(low) and math.isinf(high):
         exponent = math.nan  # nothing speaks for one more than for another
     return made(
-        exponent, low, high, verdict=verdict, used=used, constant=ends[0], constant_low=ends[1], constant_high=ends[2], after=float(after[0] / constant[0]) if order > 1 else 0.0
+        exponent,
+        low,
+        high,
+        verdict=verdict,
+        used=used,
+        constant=ends[0],
+        constant_low=ends[1],
+        constant_high=ends[2],
+        after=float(after[0] / constant[0]) if order > 1 else 0.0,
     )
 
 
 def _quantile(level: float, freedom: float) -> float:
-    return float(stats.norm.ppf(0.5 + level / 2) if math.isinf(freedom) else stats.t.ppf(0.5 + level / 2, freedom))
+    return float(
+        stats.norm.ppf(0.5 + level / 2) if math.isinf(freedom) else stats.t.ppf(0.5 + level / 2, freedom)
+    )
 
 
 def _range(misfit: np.ndarray, best: int, most: float) -> tuple[float, float]:
     """The stretch of the grid around the best where the misfit is at most `most` above it; unbounded where it meets the grid's end."""
     inside = misfit <= misfit[best] + most
     below, above = np.flatnonzero(~inside[:best]), np.flatnonzero(~inside[best:])
-    return float(GRID[below[-1] + 1]) if len(below) else -math.inf, float(GRID[best + above[0] - 1]) if len(above) else math.inf
+    return float(GRID[below[-1] + 1]) if len(below) else -math.inf, float(GRID[best + above[0] - 1]) if len(
+        above
+    ) else math.inf
 
 
-def amplitudes(first: np.ndarray, second: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def amplitudes(
+    first: np.ndarray, second: np.ndarray, weight: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Signed size of deviations along their common direction, each half measured along the direction of the other.
 
     A norm of a noisy deviation is never below its noise; a projection on a direction that is independent of it is unbiased.
@@ -179,7 +230,9 @@ def amplitudes(first: np.ndarray, second: np.ndarray, weight: np.ndarray) -> tup
         directions.append(direction / max(float(np.linalg.norm(direction)), 1e-300))
         along = half @ directions[-1]
         found.append(along.mean(0))
-        variance.append(along.var(0, ddof=1) / len(along) if len(along) > 1 else np.full(along.shape[1], np.nan))
+        variance.append(
+            along.var(0, ddof=1) / len(along) if len(along) > 1 else np.full(along.shape[1], np.nan)
+        )
     # where noise sets the directions both halves measure one product <a, b>, where the signal does they are independent
     alike = 1 - max(0.0, float(directions[0] @ directions[1]))
     return np.mean(found, 0), np.sqrt(np.mean(variance, 0) * (1 + alike) / 2), np.stack(directions)

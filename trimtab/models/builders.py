@@ -8,4 +8,9 @@ from torch import nn
 
 from trimtab.models import gpt, mlp, resnet, vit
 
-BUILD: dict[str, Callable[..., nn.Module]] = {"mlp": mlp.build, "resnet": resnet.build, "vit": vit.build, "gpt": gpt.build}
+BUILD: dict[str, Callable[..., nn.Module]] = {
+    "mlp": mlp.build,
+    "resnet": resnet.build,
+    "vit": vit.build,
+    "gpt": gpt.build,
+}

@@ -15,12 +15,16 @@ from trimtab.models.vit import Block
 class GPT(nn.Module):
     """See the file's equation. Input: (batch, time) integers; output: (batch, time, vocabulary)."""
 
-    def __init__(self, width: int, depth: int, vocabulary: int, context: int, heads: int, branch_scale: float):
+    def __init__(
+        self, width: int, depth: int, vocabulary: int, context: int, heads: int, branch_scale: float
+    ):
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width)
         self.positions = nn.Parameter(torch.zeros(context, width))
         nn.init.normal_(self.tokens.weight, std=0.1)
-        self.blocks = nn.ModuleList(Block(width, heads, "layer", branch_scale, causal=True) for _ in range(depth))
+        self.blocks = nn.ModuleList(
+            Block(width, heads, "layer", branch_scale, causal=True) for _ in range(depth)
+        )
         self.norm = nn.LayerNorm(width)
         self.head = linear(width, vocabulary)
 
@@ -31,10 +35,21 @@ class GPT(nn.Module):
         return self.head(self.norm(h))
 
 
-def build(width: int, depth: int, *, vocabulary: int = 65, context: int = 64, heads: int = 4, head_dim: int | None = None, branch_scale: float = 1.0) -> nn.Module:
+def build(
+    width: int,
+    depth: int,
+    *,
+    vocabulary: int = 65,
+    context: int = 64,
+    heads: int = 4,
+    head_dim: int | None = None,
+    branch_scale: float = 1.0,
+) -> nn.Module:
     """A character model of `depth` blocks.
 
     >>> build(32, 2)(torch.zeros(1, 8, dtype=torch.long)).shape
     torch.Size([1, 8, 65])
     """
-    return GPT(width, depth, vocabulary, context, heads if head_dim is None else width // head_dim, branch_scale)
+    return GPT(
+        width, depth, vocabulary, context, heads if head_dim is None else width // head_dim, branch_scale
+    )

@@ -31,7 +31,18 @@ class Branch(nn.Module):
 class MLP(nn.Module):
     """See the file's equation. Inputs of any shape are flattened."""
 
-    def __init__(self, width: int, depth: int, inputs: int, classes: int, k: int, activation: str, norm: str, skip: bool, branch_scale: float):
+    def __init__(
+        self,
+        width: int,
+        depth: int,
+        inputs: int,
+        classes: int,
+        k: int,
+        activation: str,
+        norm: str,
+        skip: bool,
+        branch_scale: float,
+    ):
         super().__init__()
         self.stem = linear(inputs, width)
         self.branches = nn.ModuleList(Branch(width, k, activation, norm) for _ in range(depth))
@@ -47,7 +58,16 @@ class MLP(nn.Module):
 
 
 def build(
-    width: int, depth: int, *, inputs: int = 64, classes: int = 10, k: int = 1, activation: str = "relu", norm: str = "none", skip: bool = True, branch_scale: float = 1.0
+    width: int,
+    depth: int,
+    *,
+    inputs: int = 64,
+    classes: int = 10,
+    k: int = 1,
+    activation: str = "relu",
+    norm: str = "none",
+    skip: bool = True,
+    branch_scale: float = 1.0,
 ) -> nn.Module:
     """A residual MLP with `depth` branches of `k` matrices.
 

@@ -12,7 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": torch.relu, "tanh": torch.tanh, "gelu": functional.gelu, "linear": lambda x: x}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu,
+    "tanh": torch.tanh,
+    "gelu": functional.gelu,
+    "linear": lambda x: x,
+}
 GAIN = {"relu": math.sqrt(2.0), "tanh": 1.0, "gelu": 1.0, "linear": 1.0}
 
 

@@ -46,10 +46,22 @@ class Branch(nn.Module):
 class ResNet(nn.Module):
     """See the file's picture."""
 
-    def __init__(self, width: int, depth: int, channels: int, classes: int, k: int, norm: str, skip: bool, branch_scale: float):
+    def __init__(
+        self,
+        width: int,
+        depth: int,
+        channels: int,
+        classes: int,
+        k: int,
+        norm: str,
+        skip: bool,
+        branch_scale: float,
+    ):
         super().__init__()
         self.stem = conv3(channels, width)
-        self.stages = nn.ModuleList(nn.ModuleList(Branch(width, k, norm) for _ in range(depth // STAGES)) for _ in range(STAGES))
+        self.stages = nn.ModuleList(
+            nn.ModuleList(Branch(width, k, norm) for _ in range(depth // STAGES)) for _ in range(STAGES)
+        )
         self.between = nn.ModuleList(conv3(width, width) for _ in range(STAGES - 1))
         self.head = linear(width, classes)
         self.skip, self.branch_scale = skip, branch_scale
@@ -64,7 +76,17 @@ class ResNet(nn.Module):
         return self.head(h.relu().mean((2, 3)))
 
 
-def build(width: int, depth: int, *, channels: int = 3, classes: int = 10, k: int = 1, norm: str = "none", skip: bool = True, branch_scale: float = 1.0) -> nn.Module:
+def build(
+    width: int,
+    depth: int,
+    *,
+    channels: int = 3,
+    classes: int = 10,
+    k: int = 1,
+    norm: str = "none",
+    skip: bool = True,
+    branch_scale: float = 1.0,
+) -> nn.Module:
     """A conv ResNet with `depth` branches over three stages; images of at least 4 pixels a side.
 
     >>> sum(p.numel() for p in build(16, 3).parameters())

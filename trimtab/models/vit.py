@@ -23,8 +23,12 @@ class Attention(nn.Module):
         self.query, self.key, self.value, self.out = (linear(width, width, bias=True) for _ in range(4))
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (f(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.query, self.key, self.value))
-        return self.out(functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal).transpose(1, 2).flatten(2))
+        q, k, v = (
+            f(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.query, self.key, self.value)
+        )
+        return self.out(
+            functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal).transpose(1, 2).flatten(2)
+        )
 
 
 class Block(nn.Module):
@@ -45,7 +49,18 @@ class Block(nn.Module):
 class ViT(nn.Module):
     """See the file's equation."""
 
-    def __init__(self, width: int, depth: int, image: int, channels: int, classes: int, patch: int, heads: int, norm: str, branch_scale: float):
+    def __init__(
+        self,
+        width: int,
+        depth: int,
+        image: int,
+        channels: int,
+        classes: int,
+        patch: int,
+        heads: int,
+        norm: str,
+        branch_scale: float,
+    ):
         super().__init__()
         self.patch = patch
         self.embed = linear(channels * patch * patch, width, bias=True)
@@ -55,7 +70,13 @@ class ViT(nn.Module):
         self.head = linear(width, classes, bias=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        pieces = x.unflatten(3, (-1, self.patch)).unflatten(2, (-1, self.patch)).permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
+        pieces = (
+            x.unflatten(3, (-1, self.patch))
+            .unflatten(2, (-1, self.patch))
+            .permute(0, 2, 4, 1, 3, 5)
+            .flatten(3)
+            .flatten(1, 2)
+        )
         h = self.embed(pieces) + self.positions
         for block in self.blocks:
             h = block(h)
@@ -80,4 +101,14 @@ def build(
     >>> build(64, 2)(torch.zeros(1, 3, 32, 32)).shape
     torch.Size([1, 10])
     """
-    return ViT(width, depth, image, channels, classes, patch, heads if head_dim is None else width // head_dim, norm, branch_scale)
+    return ViT(
+        width,
+        depth,
+        image,
+        channels,
+        classes,
+        patch,
+        heads if head_dim is None else width // head_dim,
+        norm,
+        branch_scale,
+    )

@@ -36,7 +36,10 @@ class Curve(NamedTuple):
         [[1.0, 0.0, 1.0], [1.0, 0.0, 1.0]]
         """
         if not self.sharp:
-            return np.where(d < 0, np.exp(-np.asarray(r) / 2), np.exp(np.asarray(r) / 2)) * np.abs(d) ** self.power
+            return (
+                np.where(d < 0, np.exp(-np.asarray(r) / 2), np.exp(np.asarray(r) / 2))
+                * np.abs(d) ** self.power
+            )
         k = self.sharp / step
         a, b = k * np.exp(-np.asarray(r) / 2), k * np.exp(np.asarray(r) / 2)
         both = b * np.exp(np.minimum(-a * d, 600.0)) + a * np.exp(np.minimum(b * d, 600.0))
@@ -51,7 +54,9 @@ class Curve(NamedTuple):
         whole = np.abs(d) ** self.power
         left = np.where(d < 0, whole, 0.0)
         right, e = whole - left, np.exp(r / 2)
-        ll, lr, rr = ((p @ sys.a * q).sum(1)[:, None] for p, q in ((left, left), (left, right), (right, right)))
+        ll, lr, rr = (
+            (p @ sys.a * q).sum(1)[:, None] for p, q in ((left, left), (left, right), (right, right))
+        )
         return (left @ sys.b)[:, None] / e + (right @ sys.b)[:, None] * e, ll / e**2 + 2 * lr + rr * e**2
 
     def rss(self, sys: System, m: np.ndarray, r: np.ndarray) -> np.ndarray:
@@ -61,4 +66,9 @@ class Curve(NamedTuple):
 
 
 QUADRATIC = Curve("quadratic", 0.0)
-CURVES = (QUADRATIC, Curve("flat-bottomed", 0.25, 3.0), Curve("flat-bottomed", 1.0, 4.0), *(Curve("soft", 0.05, sharp=k) for k in (0.4, 0.8, 1.6)))
+CURVES = (
+    QUADRATIC,
+    Curve("flat-bottomed", 0.25, 3.0),
+    Curve("flat-bottomed", 1.0, 4.0),
+    *(Curve("soft", 0.05, sharp=k) for k in (0.4, 0.8, 1.6)),
+)

@@ -47,7 +47,9 @@ class Drift(NamedTuple):
     inflation: float = 1.0
 
 
-def drift(fits: Sequence[Fit], doublings: Sequence[float], *, inflation: float = 1.0, level: float = 0.95) -> Drift:
+def drift(
+    fits: Sequence[Fit], doublings: Sequence[float], *, inflation: float = 1.0, level: float = 0.95
+) -> Drift:
     """The slope of the optimum against the number of doublings, from each size's likelihood; deviances are divided by `inflation` (jackknife.py)."""
     s = np.asarray(doublings, float)
     known = [f.system is not None for f in fits]
@@ -56,22 +58,34 @@ def drift(fits: Sequence[Fit], doublings: Sequence[float], *, inflation: float =
     slope, low, high, misfit = _interval(fits, s, 0.0, inflation, float(stats.chi2.isf(1 - level, 1)))
     tau = _between(fits, s) if stats.chi2.sf(misfit, max(len(fits) - 2, 1)) < SCATTER else 0.0
     if tau > 0:
-        slope, low, high, _ = _interval(fits, s, tau, inflation, float(stats.t.isf((1 - level) / 2, max(sum(known) - 2, 3))) ** 2)
+        slope, low, high, _ = _interval(
+            fits, s, tau, inflation, float(stats.t.isf((1 - level) / 2, max(sum(known) - 2, 3))) ** 2
+        )
     return Drift(slope, low, high, tau, sum(known), inflation)
 
 
-def _interval(fits: Sequence[Fit], s: np.ndarray, tau: float, inflation: float, crit: float) -> tuple[float, float, float, float]:
+def _interval(
+    fits: Sequence[Fit], s: np.ndarray, tau: float, inflation: float, crit: float
+) -> tuple[float, float, float, float]:
     """The slope of least deviance, the ends of { D - min D <= crit }, and how much worse the line is than an optimum for each size."""
     sizes = [_widened(f, tau, inflation) for f in fits]
-    scale = float(np.median([f.system.step for f in fits if f.system is not None])) / 0.5  # 1 on a half-octave grid
+    scale = (
+        float(np.median([f.system.step for f in fits if f.system is not None])) / 0.5
+    )  # 1 on a half-octave grid
     slopes, skews = np.linspace(-STEEPEST, STEEPEST, 161) * scale, np.arange(len(SKEWS))
     alpha = np.linspace(min(x[0] for x, _ in sizes), max(x[-1] for x, _ in sizes), 241)
     for _ in range(3):  # each time closer to where D is low
         d, low_alpha, low_skew = _deviance(sizes, s, slopes, alpha, skews)
         near = d.min() + crit + 4
-        slopes, alpha, skews = _around(slopes, d <= near, 97), _around(alpha, low_alpha <= near, 241), skews[low_skew <= near]
+        slopes, alpha, skews = (
+            _around(slopes, d <= near, 97),
+            _around(alpha, low_alpha <= near, 241),
+            skews[low_skew <= near],
+        )
     d = _deviance(sizes, s, slopes, alpha, skews)[0]
-    apart = min(sum(float(v[j].min()) for _, v in sizes) + (r0 / SKEW) ** 2 for j, r0 in enumerate(SKEWS))  # every size its own optimum
+    apart = min(
+        sum(float(v[j].min()) for _, v in sizes) + (r0 / SKEW) ** 2 for j, r0 in enumerate(SKEWS)
+    )  # every size its own optimum
     misfit, d = float(d.min()) - apart, d - d.min()
     inside = np.nonzero(d <= crit)[0]
     low = -math.inf if inside[0] == 0 else _cross(slopes, d, crit, inside[0], inside[0] - 1)
@@ -114,7 +128,11 @@ def _widened(f: Fit, tau: float, inflation: float) -> tuple[np.ndarray, np.ndarr
         kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) * step / tau) ** 2)
         x = np.concatenate([x[0] - step * np.arange(reach, 0, -1), x, x[-1] + step * np.arange(1, reach + 1)])
         likelihood = np.exp(-0.5 * np.minimum(np.pad(d, ((0, 0), (2 * reach, 2 * reach)), "edge"), 700.0))
-        d = -2 * np.log(np.maximum(np.stack([np.convolve(row, kernel / kernel.sum(), "valid") for row in likelihood]), 1e-300))
+        d = -2 * np.log(
+            np.maximum(
+                np.stack([np.convolve(row, kernel / kernel.sum(), "valid") for row in likelihood]), 1e-300
+            )
+        )
         d = np.minimum(d - d.min(), RULED_OUT)
     return x, d
 
@@ -127,10 +145,21 @@ def _coupled(f: Fit, inflation: float) -> np.ndarray:
     return np.minimum(d if f.edge is None else f.edge.over(f.grid, d), RULED_OUT)
 
 
-def _deviance(sizes: Sequence[tuple[np.ndarray, np.ndarray]], s: np.ndarray, slopes: np.ndarray, alpha: np.ndarray, skews: np.ndarray) -> tuple[np.ndarray, ...]:
+def _deviance(
+    sizes: Sequence[tuple[np.ndarray, np.ndarray]],
+    s: np.ndarray,
+    slopes: np.ndarray,
+    alpha: np.ndarray,
+    skews: np.ndarray,
+) -> tuple[np.ndarray, ...]:
     """The least deviance at each slope, at each alpha and for each of some r0 (by index), the other two being free."""
     at = [alpha[None, :] + slopes[:, None] * t for t in s - s.mean()]
-    many = np.stack([sum(np.interp(a, x, d[j]) for a, (x, d) in zip(at, sizes, strict=True)) + (SKEWS[j] / SKEW) ** 2 for j in skews])
+    many = np.stack(
+        [
+            sum(np.interp(a, x, d[j]) for a, (x, d) in zip(at, sizes, strict=True)) + (SKEWS[j] / SKEW) ** 2
+            for j in skews
+        ]
+    )
     return many.min((0, 2)), many.min((0, 1)), many.min((1, 2))
 
 

@@ -42,7 +42,12 @@ class Edge(NamedTuple):
         many = []
         for s in SOFTNESS:
             z = (self.rates - tau[:, None]) / (s * step)
-            many.append(2 * (self.unstable * np.logaddexp(0.0, -z) + (self.runs - self.unstable) * np.logaddexp(0.0, z)).sum(1))
+            many.append(
+                2
+                * (
+                    self.unstable * np.logaddexp(0.0, -z) + (self.runs - self.unstable) * np.logaddexp(0.0, z)
+                ).sum(1)
+            )
         d, none = np.min(many, 0), RULED_OUT if self.unstable.any() else 0.0
         least = min(float(d.min()), none)
         return np.minimum(d - least, RULED_OUT), min(none - least, RULED_OUT)

@@ -118,7 +118,9 @@ def places(rates: np.ndarray, fine: int = 32, coarse: int = 6) -> np.ndarray:
     return np.concatenate([rates[0] - outside[::-1], inside, rates[-1] + outside])
 
 
-def _window(x: np.ndarray, y: np.ndarray, seed: np.ndarray) -> tuple[System, int, int, np.ndarray, tuple[np.ndarray, np.ndarray]]:
+def _window(
+    x: np.ndarray, y: np.ndarray, seed: np.ndarray
+) -> tuple[System, int, int, np.ndarray, tuple[np.ndarray, np.ndarray]]:
     """The widest run of rates around the best one that a curve describes (first and last index), and the least RSS over m."""
     rates, at = np.unique(x, return_inverse=True)
     count = np.bincount(at)
@@ -135,14 +137,23 @@ def _window(x: np.ndarray, y: np.ndarray, seed: np.ndarray) -> tuple[System, int
         hi += 1
     fewest = min(FEWEST, len(rates))
     while hi - lo + 1 < fewest:
-        lo, hi = (lo - 1, hi) if lo > 0 and (hi == len(rates) - 1 or mean[lo - 1] <= mean[hi + 1]) else (lo, hi + 1)
+        lo, hi = (
+            (lo - 1, hi)
+            if lo > 0 and (hi == len(rates) - 1 or mean[lo - 1] <= mean[hi + 1])
+            else (lo, hi + 1)
+        )
     while True:
         keep = (x >= rates[lo]) & (x <= rates[hi])
         sys = system(x[keep], y[keep], seed[keep])
         m = places(sys.x, 8, 3)
         least = surface(sys, m).least()
         lack = hi - lo - 3  # k - 1 rates' worth of freedom less a, m and r
-        if hi - lo + 1 <= fewest or lack < 1 or sys.pure_dof < 1 or _lack(sys, float(least.min()), lack) > LACK:
+        if (
+            hi - lo + 1 <= fewest
+            or lack < 1
+            or sys.pure_dof < 1
+            or _lack(sys, float(least.min()), lack) > LACK
+        ):
             return sys, lo, hi, rates, (m, least)
         if hi == best or (lo < best and mean[lo] >= mean[hi]):
             lo += 1
@@ -167,10 +178,23 @@ def _skewed(sys: System) -> bool:
 
 def _lack(sys: System, least: float, lack: int) -> float:
     """How likely the curve's misfit is, were it noise like that between seeds."""
-    return 1.0 if sys.pure <= 0 else float(stats.f.sf((least - sys.pure) / lack / (sys.pure / sys.pure_dof), lack, sys.pure_dof))
+    return (
+        1.0
+        if sys.pure <= 0
+        else float(stats.f.sf((least - sys.pure) / lack / (sys.pure / sys.pure_dof), lack, sys.pure_dof))
+    )
 
 
-def fit(x: np.ndarray, y: np.ndarray, seed: np.ndarray, *, wall: float = np.inf, level: float = 0.95, log: bool | None = None, edge: Edge | None = None) -> Fit:
+def fit(
+    x: np.ndarray,
+    y: np.ndarray,
+    seed: np.ndarray,
+    *,
+    wall: float = np.inf,
+    level: float = 0.95,
+    log: bool | None = None,
+    edge: Edge | None = None,
+) -> Fit:
     """The minimum of y over x with its interval; `wall`: the first rate that diverged, the optimum lies below it.
 
     log: whether the curve is one of log y; None lets the noise decide. edge: how many runs diverged at each rate, kept for the drift.
@@ -198,18 +222,28 @@ def fit(x: np.ndarray, y: np.ndarray, seed: np.ndarray, *, wall: float = np.inf,
     dof, least = max(free, 1), float(rough[1].min())
     s2 = max(least, 1e-12 * abs(sys.yy), 1e-300) / dof
     lack = k - 4
-    if lack > 0 and sys.pure_dof > 0 and _lack(sys, least, lack) < LACK:  # what the narrowest window still cannot describe counts as noise
+    if (
+        lack > 0 and sys.pure_dof > 0 and _lack(sys, least, lack) < LACK
+    ):  # what the narrowest window still cannot describe counts as noise
         s2 = max(s2, (least - sys.pure) / lack)
     m = places(sys.x)
-    m = np.union1d(rough[0], m[np.interp(m, rough[0], rough[1] - least) < 16 * s2])  # dense only where the minimum may be
-    m = m[np.append(True, np.diff(m) > 1e-9 * (m[-1] - m[0]))]  # the two grids' common places may differ by rounding
+    m = np.union1d(
+        rough[0], m[np.interp(m, rough[0], rough[1] - least) < 16 * s2]
+    )  # dense only where the minimum may be
+    m = m[
+        np.append(True, np.diff(m) > 1e-9 * (m[-1] - m[0]))
+    ]  # the two grids' common places may differ by rounding
     found = surface(sys, m)
     unskewed = found.rss / s2 + found.price  # before the skew is paid for
     objective = unskewed + (found.r / SKEW) ** 2
     best = np.unravel_index(int(objective.argmin()), objective.shape)
     statistic = objective.min((0, 2)) - objective[best]
     deviance = gaussian(statistic, dof) if free > 0 else np.zeros_like(m)
-    shapes = Shapes(np.hstack(list(found.r)), gaussian(np.hstack(list(unskewed)) - unskewed.min(), dof)) if skewed and free > 0 else None
+    shapes = (
+        Shapes(np.hstack(list(found.r)), gaussian(np.hstack(list(unskewed)) - unskewed.min(), dof))
+        if skewed and free > 0
+        else None
+    )
     curve, i, r = CURVES[best[0]], best[1], float(found.r[best])
     # Outside the window: divergence rules it out, and so do rates that were tried and left out because they are clearly worse.
     below = float(rates[lo - 1]) if lo > 0 else -np.inf
@@ -217,7 +251,9 @@ def fit(x: np.ndarray, y: np.ndarray, seed: np.ndarray, *, wall: float = np.inf,
     outside = (m >= above) | (m <= below)
     deviance = np.where(outside, RULED_OUT, deviance)
     if shapes is not None:  # with an edge, where the wall really stands is not certain
-        shapes.deviance[outside if edge is None else (m <= below) | ((m >= above) & (above < wall))] = RULED_OUT
+        shapes.deviance[outside if edge is None else (m <= below) | ((m >= above) & (above < wall))] = (
+            RULED_OUT
+        )
     walled = hi == len(rates) - 1 and np.isfinite(wall)
     low, high, closed = interval(m, deviance, sys.x[0], sys.x[-1], below, above, level, walled)
     optimum = float(np.clip(m[i], max(sys.x[0], below), sys.x[-1]))
@@ -234,11 +270,33 @@ def fit(x: np.ndarray, y: np.ndarray, seed: np.ndarray, *, wall: float = np.inf,
     g = curve.height(d, r, sys.step)
     scale = max(float(g @ sys.b), 0.0) / max(float(g @ sys.a @ g), 1e-300)
     shape = "quadratic"
-    if skewed and (abs(r) > 0.1 or curve is not QUADRATIC) and _gain(sys, m, least, s2) > 7.81:  # three more numbers than a quadratic
+    if (
+        skewed and (abs(r) > 0.1 or curve is not QUADRATIC) and _gain(sys, m, least, s2) > 7.81
+    ):  # three more numbers than a quadratic
         shape = "two-sided" if abs(r) > 0.1 and curve is QUADRATIC else curve.name
     value = sys.mean - scale * float(sys.weight @ g)
     value = float(np.exp(value)) if log else value * unit
-    return Fit(optimum, low, high, float(stderr), status, shape, value, len(y), k, dof, unit * float(np.sqrt(s2)), curve, m, deviance, sys, shapes, edge, log, unit)
+    return Fit(
+        optimum,
+        low,
+        high,
+        float(stderr),
+        status,
+        shape,
+        value,
+        len(y),
+        k,
+        dof,
+        unit * float(np.sqrt(s2)),
+        curve,
+        m,
+        deviance,
+        sys,
+        shapes,
+        edge,
+        log,
+        unit,
+    )
 
 
 def _gain(sys: System, m: np.ndarray, least: float, s2: float) -> float:
@@ -246,12 +304,23 @@ def _gain(sys: System, m: np.ndarray, least: float, s2: float) -> float:
     return float(QUADRATIC.rss(sys, m, np.zeros((len(m), 1))).min() - least) / s2
 
 
-def interval(m: np.ndarray, deviance: np.ndarray, first: float, last: float, below: float, above: float, level: float, walled: bool) -> tuple[float, float, bool]:
+def interval(
+    m: np.ndarray,
+    deviance: np.ndarray,
+    first: float,
+    last: float,
+    below: float,
+    above: float,
+    level: float,
+    walled: bool,
+) -> tuple[float, float, bool]:
     """The ends of {deviance <= chi2(level)}; infinite where the set leaves the rates that were tried, `above` where a wall stands."""
     low, high = _ends(m, deviance, float(stats.chi2.isf(1 - level, 1)))
     left, right = low < first, high > last
     if right and walled:
-        low = _ends(m, deviance, float(stats.chi2.isf(1.6 * (1 - level), 1)))[0]  # the wall is certain: most of the risk is on the left
+        low = _ends(m, deviance, float(stats.chi2.isf(1.6 * (1 - level), 1)))[
+            0
+        ]  # the wall is certain: most of the risk is on the left
         low = min(low, last)  # the best rate that was seen to train is never excluded
         left = low < first
     return (below if left else low), (above if right else high), not left and not right
@@ -265,7 +334,9 @@ def _ends(m: np.ndarray, deviance: np.ndarray, crit: float) -> tuple[float, floa
     i, j = int(inside[0]), int(inside[-1])
 
     def cross(a: int, b: int) -> float:  # where the deviance passes crit between a (inside) and b (outside)
-        share = max((crit - deviance[a]) / (deviance[b] - deviance[a]), 0.5)  # no claim finer than half a step of the grid
+        share = max(
+            (crit - deviance[a]) / (deviance[b] - deviance[a]), 0.5
+        )  # no claim finer than half a step of the grid
         return float(m[a] + (m[b] - m[a]) * share)
 
     return (cross(i, i - 1) if i > 0 else -np.inf), (cross(j, j + 1) if j < len(m) - 1 else np.inf)
@@ -273,7 +344,22 @@ def _ends(m: np.ndarray, deviance: np.ndarray, crit: float) -> tuple[float, floa
 
 def _none(wall: float) -> Fit:
     m = wall + np.linspace(-8, 8, 321) if np.isfinite(wall) else np.linspace(-1, 1, 3)
-    return Fit(np.nan, -np.inf, wall, np.nan, "none stable", "none", np.nan, 0, 0, 0, np.nan, QUADRATIC, m, np.where(m >= wall, RULED_OUT, 0.0))
+    return Fit(
+        np.nan,
+        -np.inf,
+        wall,
+        np.nan,
+        "none stable",
+        "none",
+        np.nan,
+        0,
+        0,
+        0,
+        np.nan,
+        QUADRATIC,
+        m,
+        np.where(m >= wall, RULED_OUT, 0.0),
+    )
 
 
 def _few(x: np.ndarray, y: np.ndarray, rates: np.ndarray, wall: float) -> Fit:
@@ -281,22 +367,43 @@ def _few(x: np.ndarray, y: np.ndarray, rates: np.ndarray, wall: float) -> Fit:
     best = int(np.argmin(means))
     status = "last stable" if best == len(rates) - 1 and np.isfinite(wall) else "too few rates"
     m = np.linspace(rates[0] - 8, (wall if np.isfinite(wall) else rates[-1]) + 8, 641)
-    return Fit(float(rates[best]), -np.inf, wall, np.nan, status, "none", float(means[best]), len(y), len(rates), 0, np.nan, QUADRATIC, m, np.where(m >= wall, RULED_OUT, 0.0))
+    return Fit(
+        float(rates[best]),
+        -np.inf,
+        wall,
+        np.nan,
+        status,
+        "none",
+        float(means[best]),
+        len(y),
+        len(rates),
+        0,
+        np.nan,
+        QUADRATIC,
+        m,
+        np.where(m >= wall, RULED_OUT, 0.0),
+    )
 
 
-def excess(f: Fit, at: float, x: np.ndarray, y: np.ndarray, *, level: float = 0.95) -> tuple[float, float, float]:
+def excess(
+    f: Fit, at: float, x: np.ndarray, y: np.ndarray, *, level: float = 0.95
+) -> tuple[float, float, float]:
     """How much higher the loss is at `at` than at its minimum, with interval; from the curve inside its window, from the runs outside.
 
     The interval is the projection of { (m, r, a): RSS within F(95 %) of its least } on the curve at `at`, of the kind that fits best.
     """
     if f.log:
-        value, low, high = (float(np.expm1(e)) * f.value for e in _excess(f, float(np.log(f.value)), at, x, np.log(y), level))
+        value, low, high = (
+            float(np.expm1(e)) * f.value for e in _excess(f, float(np.log(f.value)), at, x, np.log(y), level)
+        )
     else:
         value, low, high = (e * f.unit for e in _excess(f, f.value / f.unit, at, x, y / f.unit, level))
     return value, low, high
 
 
-def _excess(f: Fit, least: float, at: float, x: np.ndarray, y: np.ndarray, level: float) -> tuple[float, float, float]:
+def _excess(
+    f: Fit, least: float, at: float, x: np.ndarray, y: np.ndarray, level: float
+) -> tuple[float, float, float]:
     sys = f.system
     if sys is None or not np.isfinite(at):
         return np.nan, np.nan, np.nan
@@ -310,7 +417,11 @@ def _excess(f: Fit, least: float, at: float, x: np.ndarray, y: np.ndarray, level
         value, half = float(np.interp(at, rates, means)) - least, float(np.sqrt(crit * s2 * 2 / n))
         return max(value, 0.0), max(value - half, 0.0), value + half
     m = f.grid[(f.grid >= sys.x[0]) & (f.grid <= sys.x[-1])]
-    r = np.linspace(-LARGEST, LARGEST, 97) if f.shape != "none" and sys.dof > 3 and len(sys.x) > 3 else np.zeros(1)
+    r = (
+        np.linspace(-LARGEST, LARGEST, 97)
+        if f.shape != "none" and sys.dof > 3 and len(sys.x) > 3
+        else np.zeros(1)
+    )
     every = np.broadcast_to(r, (len(m), len(r)))
     gb, gg = f.curve.terms(sys, m, every)
     a, gg = np.maximum(gb, 0.0) / np.maximum(gg, 1e-300), np.maximum(gg, 1e-300)
@@ -320,4 +431,8 @@ def _excess(f: Fit, least: float, at: float, x: np.ndarray, y: np.ndarray, level
     g = f.curve.height(at - m[:, None], every, sys.step)
     i = np.unravel_index(int(objective.argmin()), objective.shape)
     inside = room >= 0
-    return float((a * g)[i]), float((np.maximum(a - spread, 0.0) * g)[inside].min()), float(((a + spread) * g)[inside].max())
+    return (
+        float((a * g)[i]),
+        float((np.maximum(a - spread, 0.0) * g)[inside].min()),
+        float(((a + spread) * g)[inside].max()),
+    )

@@ -18,7 +18,9 @@ from trimtab.optima.fits import Fit, fit
 GROUPS = 5
 
 
-def inflation(sizes: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]], fits: Sequence[Fit], walls: Sequence[float]) -> float:
+def inflation(
+    sizes: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]], fits: Sequence[Fit], walls: Sequence[float]
+) -> float:
     """max(1, phi) over the sizes (x, y, seed) whose optimum lies inside the grid; 1 where seeds are not shared across rates."""
     seen = said = 0.0
     for (x, y, seed), f, wall in zip(sizes, fits, walls, strict=True):
@@ -27,7 +29,10 @@ def inflation(sizes: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]], fits: 
             continue
         groups = min(GROUPS, len(seeds))
         member = index % groups
-        without = [fit(x[member != j], y[member != j], seed[member != j], wall=wall, log=f.log).optimum for j in range(groups)]
+        without = [
+            fit(x[member != j], y[member != j], seed[member != j], wall=wall, log=f.log).optimum
+            for j in range(groups)
+        ]
         seen += (groups - 1) * float(np.var(without))
         said += f.stderr**2
     return max(1.0, seen / said) if said > 0 else 1.0

@@ -25,7 +25,18 @@ SIZES = ("width", "depth")
 NEEDED = ("state", "scheme", "width", "depth", "seed")
 # What a row says about its run rather than about its configuration.
 ABOUT = {"cell", "label", "state", "seed", "scheme", "error", *SIZES, *OUTCOMES}
-ABOUT |= {"fleet", "member", "attempt", "attempts", "worker", "lease", "created", "started", "finished", "updated"}
+ABOUT |= {
+    "fleet",
+    "member",
+    "attempt",
+    "attempts",
+    "worker",
+    "lease",
+    "created",
+    "started",
+    "finished",
+    "updated",
+}
 FINISHED = ("done", "diverged")
 # "deep": others that scale with depth; "": without
 PREFERRED = ("depth-mup", "completep", "deep", "mup", "ntk", "", "sp")
@@ -105,28 +116,51 @@ def checked(table: Table, over: str, hp: str, metric: str, where: Mapping[str, A
     if over not in SIZES:
         problems.append(f'over must be "depth" or "width": got {over!r}')
     if metric not in METRICS or metric not in table:
-        problems.append(f"metric must be one of {', '.join(m for m in METRICS if m in table)}: got {metric!r}")
-    numeric = [c for c in table if c not in ABOUT and pd.api.types.is_numeric_dtype(table[c]) and not pd.api.types.is_bool_dtype(table[c])]
+        problems.append(
+            f"metric must be one of {', '.join(m for m in METRICS if m in table)}: got {metric!r}"
+        )
+    numeric = [
+        c
+        for c in table
+        if c not in ABOUT
+        and pd.api.types.is_numeric_dtype(table[c])
+        and not pd.api.types.is_bool_dtype(table[c])
+    ]
     if hp not in numeric:
         swept = [str(c) for c in numeric if table[c].nunique() > 1]
-        problems.append(f"hp must be a number that was swept: got {hp!r}; swept here: {', '.join(swept) or 'nothing'}")
+        problems.append(
+            f"hp must be a number that was swept: got {hp!r}; swept here: {', '.join(swept) or 'nothing'}"
+        )
     problems += [f"where names {c!r}, which is no column" for c in where if c not in table]
     if problems:
         raise InputError("\n".join(["this cannot be asked of the store:", *(f"  - {p}" for p in problems)]))
 
 
-def line(table: Table, over: str, hp: str, scheme: str, *, metric: str = "train_loss", where: Mapping[str, Any] | None = None, base: Sequence[float] | None = None) -> Line:
+def line(
+    table: Table,
+    over: str,
+    hp: str,
+    scheme: str,
+    *,
+    metric: str = "train_loss",
+    where: Mapping[str, Any] | None = None,
+    base: Sequence[float] | None = None,
+) -> Line:
     """The cells of `scheme` along `over`; `where` fixes what else was swept, `base` is (width, depth)."""
     where = dict(where or {})
     checked(table, over, hp, metric, where)
     cells = table[table["scheme"] == scheme]
     if not len(cells):
-        raise InputError(f"scheme must be one of the store's: {', '.join(schemes(table)) or 'it has none'}; got {scheme!r}.")
+        raise InputError(
+            f"scheme must be one of the store's: {', '.join(schemes(table)) or 'it has none'}; got {scheme!r}."
+        )
     for column, value in where.items():
         values = cells[column]
         kept = cells[equal(values, value)]
         if not len(kept):
-            raise InputError(f"where={{{column!r}: {value!r}}} leaves nothing: the values are {_listed(values)}.")
+            raise InputError(
+                f"where={{{column!r}: {value!r}}} leaves nothing: the values are {_listed(values)}."
+            )
         cells = kept
     other = "width" if over == "depth" else "depth"
     counts = cells.groupby(other)[over].nunique()
@@ -139,15 +173,23 @@ def line(table: Table, over: str, hp: str, scheme: str, *, metric: str = "train_
     ambiguous = also_swept(cells, over, hp)
     if ambiguous:
         choose = "; ".join(f"{c}: {_listed(cells[c])}" for c in ambiguous)
-        raise InputError(f"one curve per size needs one value of everything but {hp} and the seed. Swept here too: {choose}. Choose with where={{{ambiguous[0]!r}: ...}}.")
+        raise InputError(
+            f"one curve per size needs one value of everything but {hp} and the seed. Swept here too: {choose}. Choose with where={{{ambiguous[0]!r}: ...}}."
+        )
     values = cells[hp].to_numpy(float)
-    axis = "log2" if hp == "lr" else axis_of(values)  # rates are multiplied, however few or evenly they were tried
+    axis = (
+        "log2" if hp == "lr" else axis_of(values)
+    )  # rates are multiplied, however few or evenly they were tried
     if axis == "log2" and (values == 0).any():
         cells, notes = cells[values > 0], [*notes, f"{hp} = 0 has no place on a log axis and is left out"]
     x = np.log2(cells[hp].to_numpy(float)) if axis == "log2" else cells[hp].to_numpy(float)
     state = cells["state"].to_numpy(str)
     y = numbers(cells[metric])
-    collapsed = cells["collapsed"].fillna(False).astype(bool).to_numpy() if "collapsed" in cells else np.zeros(len(cells), bool)
+    collapsed = (
+        cells["collapsed"].fillna(False).astype(bool).to_numpy()
+        if "collapsed" in cells
+        else np.zeros(len(cells), bool)
+    )
     learned = (state == "done") & ~collapsed
     if learned.any() and not np.isfinite(y[learned]).any():
         raise InputError(
@@ -158,7 +200,17 @@ def line(table: Table, over: str, hp: str, scheme: str, *, metric: str = "train_
     cells = cells.assign(x=np.round(x, 9), y=np.where(stable, y, np.nan), stable=stable, unstable=unstable)
     sizes = sorted(cells[over].unique())
     wanted = base[["width", "depth"].index(over)] if base is not None else None
-    return Line(scheme, over, hp, metric, axis, {other: at, **where}, wanted if wanted is not None and wanted in sizes else sizes[0], cells, tuple(notes))
+    return Line(
+        scheme,
+        over,
+        hp,
+        metric,
+        axis,
+        {other: at, **where},
+        wanted if wanted is not None and wanted in sizes else sizes[0],
+        cells,
+        tuple(notes),
+    )
 
 
 def _newest(cells: Table, where: Mapping[str, Any]) -> tuple[Table, list[str]]:
@@ -168,15 +220,23 @@ def _newest(cells: Table, where: Mapping[str, Any]) -> tuple[Table, list[str]]:
         if cells[column].nunique(dropna=False) > 1:
             last = cells[column].iloc[-1]
             kept = cells[equal(cells[column], last)]
-            notes.append(f"{len(cells) - len(kept)} runs of an earlier version of {column.removeprefix('sources.')} are left out")
+            notes.append(
+                f"{len(cells) - len(kept)} runs of an earlier version of {column.removeprefix('sources.')} are left out"
+            )
             cells = kept
     return cells, notes
 
 
 def also_swept(cells: Table, over: str, hp: str) -> list[str]:
     """Columns of the configuration that take several values at one size and one value of hp."""
-    cells = cells.assign(**{str(c): _words(cells[c]) for c in cells.columns if c not in ABOUT and not _scalar(cells[c])})
-    columns = [c for c in cells.columns if c not in ABOUT and c not in (over, hp) and cells[c].nunique(dropna=False) > 1]
+    cells = cells.assign(
+        **{str(c): _words(cells[c]) for c in cells.columns if c not in ABOUT and not _scalar(cells[c])}
+    )
+    columns = [
+        c
+        for c in cells.columns
+        if c not in ABOUT and c not in (over, hp) and cells[c].nunique(dropna=False) > 1
+    ]
     if not columns:
         return []
     most = cells.groupby([*SIZES, "scheme", hp], dropna=False)[columns].nunique(dropna=False).max()
@@ -191,7 +251,10 @@ def equal(values: Any, value: Any) -> Any:
 
 
 def _scalar(values: Any) -> bool:
-    return values.dtype != object or values.map(lambda v: v is None or isinstance(v, (int, float, str, bool))).all()
+    return (
+        values.dtype != object
+        or values.map(lambda v: v is None or isinstance(v, (int, float, str, bool))).all()
+    )
 
 
 def _words(values: Any) -> Any:
@@ -206,7 +269,9 @@ def _word(value: Any) -> str:
     """
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "None"
-    return json.dumps(value, sort_keys=True, default=lambda v: v.item() if isinstance(v, np.generic) else str(v))
+    return json.dumps(
+        value, sort_keys=True, default=lambda v: v.item() if isinstance(v, np.generic) else str(v)
+    )
 
 
 def settled(table: Table, hp: str, metric: str, base: Sequence[float] | None) -> dict[str, Any]:
@@ -214,12 +279,24 @@ def settled(table: Table, hp: str, metric: str, base: Sequence[float] | None) ->
     swept = also_swept(table, "depth", hp)
     if not swept:
         return {}
-    cells = table[(table["scheme"] == default_scheme(schemes(table))) & (table["state"] == "done") & table[metric].notna()]
+    cells = table[
+        (table["scheme"] == default_scheme(schemes(table)))
+        & (table["state"] == "done")
+        & table[metric].notna()
+    ]
     if base is not None and len(at := cells[(cells["width"] == base[0]) & (cells["depth"] == base[1])]):
         cells = at
     if not len(cells):
         cells = table
-    row = cells.loc[cells[metric].astype(float).idxmin() if metric != "accuracy" else cells[metric].astype(float).idxmax()] if cells[metric].notna().any() else cells.iloc[0]
+    row = (
+        cells.loc[
+            cells[metric].astype(float).idxmin()
+            if metric != "accuracy"
+            else cells[metric].astype(float).idxmax()
+        ]
+        if cells[metric].notna().any()
+        else cells.iloc[0]
+    )
     return {c: (row[c].item() if isinstance(row[c], np.generic) else row[c]) for c in swept}
 
 

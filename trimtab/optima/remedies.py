@@ -49,15 +49,22 @@ def remedy(chosen: Line, slope: Drift, needed: int | None, optima: Table) -> Rem
     words, values = _edges(chosen, optima)
     if len(optima) < 2:
         sizes = (2 * int(chosen.base), 4 * int(chosen.base))
-        words = [f"a drift needs two sizes: there is one {chosen.over}. Add {chosen.over} {_listed(sizes)}", *words]
+        words = [
+            f"a drift needs two sizes: there is one {chosen.over}. Add {chosen.over} {_listed(sizes)}",
+            *words,
+        ]
         return Remedy(values, 0, sizes, tuple(words))
     unfinished = optima["status"] == "not finished"
     if values or unfinished.all():  # nothing more is known until the edges are
         return Remedy(values, words=tuple(words))
     if slope.scatter > 0:
         sizes = _between(chosen.sizes)
-        scatter = f"the optima scatter about a line by {slope.scatter:.2f} log2, more than their seeds explain"
-        words.append(f"{scatter}: more sizes would tell, more seeds would not. Add {chosen.over} {_listed(sizes)}")
+        scatter = (
+            f"the optima scatter about a line by {slope.scatter:.2f} log2, more than their seeds explain"
+        )
+        words.append(
+            f"{scatter}: more sizes would tell, more seeds would not. Add {chosen.over} {_listed(sizes)}"
+        )
         return Remedy(values, 0, sizes, tuple(words))
     runs = int(optima["n"].sum())
     seeds = max(int(chosen.cells["seed"].nunique()), 1)
@@ -66,8 +73,14 @@ def remedy(chosen: Line, slope: Drift, needed: int | None, optima: Table) -> Rem
         words.append(f"{extra} more seeds (about {needed} runs) would tell, if the slope stays where it is")
         return Remedy(values, extra, (), tuple(words), needed)
     sizes = (2 * int(max(chosen.sizes)),)
-    many = "" if needed is None else f" (seeds alone: about {math.ceil(needed / max(runs, 1)) + 1} times the runs there are)"
-    words.append(f"the interval is too wide for a few more seeds{many}. Add {chosen.over} {_listed(sizes)} and {seeds} more seeds")
+    many = (
+        ""
+        if needed is None
+        else f" (seeds alone: about {math.ceil(needed / max(runs, 1)) + 1} times the runs there are)"
+    )
+    words.append(
+        f"the interval is too wide for a few more seeds{many}. Add {chosen.over} {_listed(sizes)} and {seeds} more seeds"
+    )
     return Remedy(values, seeds, sizes, tuple(words))
 
 
@@ -102,7 +115,10 @@ def _sides(row: dict[str, Any], tried: np.ndarray, chosen: Line) -> tuple[tuple[
     if status == "last stable" and row["rates"] < 3:
         return ("below",), f"fewer than three values of {hp} are stable {{where}}, try smaller ones"
     if status == "too few rates":
-        return ("below", *(("above",) if row["unstable"] == 0 else ())), f"too few values of {hp} were tried {{where}}"
+        return (
+            "below",
+            *(("above",) if row["unstable"] == 0 else ()),
+        ), f"too few values of {hp} were tried {{where}}"
     if status == "beyond the grid":
         best = math.log2(row["optimum"]) if chosen.axis == "log2" else row["optimum"]
         side = "below" if best - tried[0] <= tried[-1] - best else "above"

@@ -24,12 +24,23 @@ def signatures(chosen: Line, told: str, slope: Drift, optima: Table, regret: Tab
     """The failures seen on this line, worst first."""
     over, hp = chosen.over, chosen.hp
     out = []
-    lost = sorted({*regret.loc[regret["status"] == "unstable", over], *optima.loc[optima["status"] == "none stable", over]})
+    lost = sorted(
+        {
+            *regret.loc[regret["status"] == "unstable", over],
+            *optima.loc[optima["status"] == "none stable", over],
+        }
+    )
     if lost:
         where = ", ".join(f"{v:g}" for v in lost)
         at = regret["value"].iloc[0]
-        what = f"the {hp} tuned at {over} {chosen.base:g} ({at:.3g})" if np.isfinite(at) else f"every {hp} tried"
-        why = ": divergence at depth without the branch scaling" if over == "depth" and chosen.scheme in UNSCALED else ""
+        what = (
+            f"the {hp} tuned at {over} {chosen.base:g} ({at:.3g})" if np.isfinite(at) else f"every {hp} tried"
+        )
+        why = (
+            ": divergence at depth without the branch scaling"
+            if over == "depth" and chosen.scheme in UNSCALED
+            else ""
+        )
         out.append(f"{what} does not train at {over} {where}{why}")
     if told == "drifts":
         out.append(
@@ -44,11 +55,18 @@ def signatures(chosen: Line, told: str, slope: Drift, optima: Table, regret: Tab
 
 def _finite_width(chosen: Line) -> list[str]:
     """Welch's test on the seeds' mean losses over the rates both widths have in full."""
-    base, double = (chosen.cells[(chosen.cells["width"] == w) & chosen.cells["stable"]] for w in (chosen.base, 2 * chosen.base))
+    base, double = (
+        chosen.cells[(chosen.cells["width"] == w) & chosen.cells["stable"]]
+        for w in (chosen.base, 2 * chosen.base)
+    )
     tables = [c.pivot_table(index="seed", columns="x", values="y") for c in (base, double)]
     if any(t.empty for t in tables):
         return []
-    common = [x for x in tables[0].columns.intersection(tables[1].columns) if tables[0][x].notna().all() and tables[1][x].notna().all()]
+    common = [
+        x
+        for x in tables[0].columns.intersection(tables[1].columns)
+        if tables[0][x].notna().all() and tables[1][x].notna().all()
+    ]
     if not common or min(len(t) for t in tables) < 2:
         return []
     one, two = (t[common].mean(axis=1) for t in tables)

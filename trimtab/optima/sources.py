@@ -61,8 +61,12 @@ def opened(store: str | Path | pd.DataFrame | Source) -> Source:
     if isinstance(store, (str, Path)):
         path = Path(store)
         if not path.is_file():
-            raise InputError(f"a store is the file that `trimtab sweep` wrote: {path} is {'a folder' if path.is_dir() else 'not there'}.")
-        return importlib.import_module("trimtab.sweeps.store").Store.open(path)  # when it is needed: a table needs no store
+            raise InputError(
+                f"a store is the file that `trimtab sweep` wrote: {path} is {'a folder' if path.is_dir() else 'not there'}."
+            )
+        return importlib.import_module("trimtab.sweeps.store").Store.open(
+            path
+        )  # when it is needed: a table needs no store
     if isinstance(store, Source):
         return store
     raise InputError(f"store must be a path, a Store or a DataFrame: got {type(store).__name__}.")

@@ -46,4 +46,14 @@ def system(x: np.ndarray, y: np.ndarray, seed: np.ndarray) -> System:
     a, b = np.diag(counts.sum(1)) - (counts / size) @ counts.T, np.bincount(at, own, minlength=k)
     free = np.linalg.pinv(a, rcond=1e-10, hermitian=True) @ b  # any curve: one number per rate
     left = own - free[at] + ((free @ counts) / size)[block]
-    return System(rates, a, b, float(own @ own), n - s, float(left @ left), n - s - (k - 1), float(y.mean()), counts.sum(1) / n)
+    return System(
+        rates,
+        a,
+        b,
+        float(own @ own),
+        n - s,
+        float(left @ left),
+        n - s - (k - 1),
+        float(y.mean()),
+        counts.sum(1) / n,
+    )

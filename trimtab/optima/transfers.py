@@ -97,7 +97,13 @@ class Transfers(dict[str, Transfer]):
 
 
 def transfer(
-    store: str | Path | Table | Source, over: str = "depth", hp: str = "lr", *, scheme: str | None = None, metric: str = "train_loss", where: Mapping[str, Any] | None = None
+    store: str | Path | Table | Source,
+    over: str = "depth",
+    hp: str = "lr",
+    *,
+    scheme: str | None = None,
+    metric: str = "train_loss",
+    where: Mapping[str, Any] | None = None,
 ) -> Transfer | Transfers:
     """Whether the optimum of `hp` stays where it is as the network grows.
 
@@ -117,7 +123,9 @@ def transfer(
     names = [scheme] if scheme is not None else schemes(table)
     if not names:
         raise InputError("a transfer needs runs: the store has none yet.")
-    every = Transfers({name: analysed(line(table, over, hp, name, metric=metric, where=where, base=base)) for name in names})
+    every = Transfers(
+        {name: analysed(line(table, over, hp, name, metric=metric, where=where, base=base)) for name in names}
+    )
     return every[names[0]] if len(names) == 1 else every
 
 
@@ -127,17 +135,30 @@ def analysed(chosen: Line) -> Transfer:
     sizes = chosen.sizes
     parts: dict[Any, Table] = dict(iter(chosen.cells.groupby(chosen.over, sort=True)))
     walls = {size: _wall(parts[size], sign) for size in sizes}
-    runs = {size: parts[size][parts[size]["x"].isin(_stable_rates(parts[size])) & parts[size]["stable"] & (parts[size]["x"] < walls[size])] for size in sizes}
-    columns = {size: (r["x"].to_numpy(), sign * r["y"].to_numpy(), r["seed"].to_numpy()) for size, r in runs.items()}
+    runs = {
+        size: parts[size][
+            parts[size]["x"].isin(_stable_rates(parts[size]))
+            & parts[size]["stable"]
+            & (parts[size]["x"] < walls[size])
+        ]
+        for size in sizes
+    }
+    columns = {
+        size: (r["x"].to_numpy(), sign * r["y"].to_numpy(), r["seed"].to_numpy()) for size, r in runs.items()
+    }
     log = logarithmic(columns[size] for size in sizes)
     fits = {size: fit(*columns[size], wall=walls[size], log=log, edge=_edge(parts[size])) for size in sizes}
-    optima = pd.DataFrame([_row(chosen, size, parts[size], runs[size], fits[size], walls[size]) for size in sizes])
+    optima = pd.DataFrame(
+        [_row(chosen, size, parts[size], runs[size], fits[size], walls[size]) for size in sizes]
+    )
     wider = inflation([columns[s] for s in sizes], [fits[s] for s in sizes], [walls[s] for s in sizes])
     slope = drift([fits[s] for s in sizes], [math.log2(s / chosen.base) for s in sizes], inflation=wider)
     regret = pd.DataFrame([_regret(chosen, size, fits, runs[size], walls[size], sign) for size in sizes])
     tried = np.unique(numbers(chosen.cells["x"]))
     gap = float(np.median(np.diff(tried))) if len(tried) > 1 else 1.0
-    limit = TOLERANCE if chosen.axis == "log2" else gap / 2  # a quarter octave is half a step of the usual grid
+    limit = (
+        TOLERANCE if chosen.axis == "log2" else gap / 2
+    )  # a quarter octave is half a step of the usual grid
     told, pending = verdict(slope, limit), int((~chosen.cells["state"].isin(("done", "diverged"))).sum())
     needed = more(slope, sum(f.n for f in fits.values()), limit)
     cure = remedy(chosen, slope, needed, optima) if told == "cannot tell" else NOTHING
@@ -158,7 +179,13 @@ def analysed(chosen: Line) -> Transfer:
         cure.runs if told == "cannot tell" else needed,
         _advice(chosen, told, pending, cure),
         signatures(chosen, told, slope, optima, regret),
-        (*chosen.notes, *[f"Curves are fitted to the logarithm of the {chosen.metric.replace('_', ' ')}: its scatter between seeds grows with it"] * log),
+        (
+            *chosen.notes,
+            *[
+                f"Curves are fitted to the logarithm of the {chosen.metric.replace('_', ' ')}: its scatter between seeds grows with it"
+            ]
+            * log,
+        ),
         log,
         cure,
     )
@@ -227,24 +254,51 @@ def _size(chosen: Line, size: float) -> dict[str, Any]:
     return {"width": int(both["width"]), "depth": int(both["depth"])}
 
 
-def _regret(chosen: Line, size: float, fits: Mapping[float, Fit], runs: Table, wall: float, sign: float) -> dict[str, Any]:
+def _regret(
+    chosen: Line, size: float, fits: Mapping[float, Fit], runs: Table, wall: float, sign: float
+) -> dict[str, Any]:
     at, own = fits[chosen.base].optimum, fits[size]
     row = {**_size(chosen, size), "value": _units(chosen, at), "loss": _measured(runs, own.optimum)}
     if not math.isfinite(at):
-        return {**row, "regret": math.nan, "low": math.nan, "high": math.nan, "status": "the base has no optimum"}
+        return {
+            **row,
+            "regret": math.nan,
+            "low": math.nan,
+            "high": math.nan,
+            "status": "the base has no optimum",
+        }
     if at >= wall:
         return {**row, "regret": math.inf, "low": math.inf, "high": math.inf, "status": "unstable"}
     if len(runs) and at > runs["x"].max() and math.isfinite(wall):
-        return {**row, "regret": math.nan, "low": math.nan, "high": math.nan, "status": "at the edge of stability"}
+        return {
+            **row,
+            "regret": math.nan,
+            "low": math.nan,
+            "high": math.nan,
+            "status": "at the edge of stability",
+        }
     value, low, high = excess(own, at, runs["x"].to_numpy(), sign * runs["y"].to_numpy())
-    return {**row, "regret": value, "low": low, "high": high, "status": "measured" if math.isfinite(value) else "outside what was tried"}
+    return {
+        **row,
+        "regret": value,
+        "low": low,
+        "high": high,
+        "status": "measured" if math.isfinite(value) else "outside what was tried",
+    }
 
 
 def _points(chosen: Line) -> Table:
     """Mean, least and greatest over seeds at each size and rate."""
     cells = chosen.cells
     by = cells.groupby([chosen.over, chosen.hp], sort=True)
-    out = by.agg(mean=("y", "mean"), least=("y", "min"), most=("y", "max"), stable=("stable", "sum"), unstable=("unstable", "sum"), runs=("state", "size")).reset_index()
+    out = by.agg(
+        mean=("y", "mean"),
+        least=("y", "min"),
+        most=("y", "max"),
+        stable=("stable", "sum"),
+        unstable=("unstable", "sum"),
+        runs=("state", "size"),
+    ).reset_index()
     return out.assign(fine=(out["unstable"] == 0) & (out["stable"] > 0))
 
 
@@ -294,7 +348,17 @@ def joint(
     name = scheme or default_scheme(schemes(table))
     tables = []
     for value in sorted(table[hp2].dropna().unique()):
-        t = analysed(line(table, over, hp, name, metric=metric, where={**(where or {}), hp2: value}, base=source.meta.get("base")))
+        t = analysed(
+            line(
+                table,
+                over,
+                hp,
+                name,
+                metric=metric,
+                where={**(where or {}), hp2: value},
+                base=source.meta.get("base"),
+            )
+        )
         tables.append(t.optima.assign(**{hp2: value}))
     out = pd.concat(tables, ignore_index=True).sort_values([over, hp2], ignore_index=True)
     score = -out["loss"] if metric == "accuracy" else out["loss"]

@@ -8,7 +8,12 @@ from typing import Any
 
 from trimtab.optima.transfers import Transfer
 
-NAMES = {"lr": "learning rate", "weight_decay": "weight decay", "batch_size": "batch size", "gamma0": "richness"}
+NAMES = {
+    "lr": "learning rate",
+    "weight_decay": "weight decay",
+    "batch_size": "batch size",
+    "gamma0": "richness",
+}
 SUPERSCRIPTS = str.maketrans("-0123456789.", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹·")
 
 
@@ -93,7 +98,11 @@ def headline(told: Mapping[str, Transfer]) -> str:
     if not told:
         return "Nothing to tell yet: no run has finished."
     first = next(iter(told.values()))
-    words = {"transfers": "transfers", "drifts": "does not transfer", "cannot tell": "may or may not transfer"}
+    words = {
+        "transfers": "transfers",
+        "drifts": "does not transfer",
+        "cannot tell": "may or may not transfer",
+    }
     groups: dict[str, list[str]] = {}
     for t in told.values():
         groups.setdefault(words[t.verdict], []).append(span(t))
@@ -110,7 +119,10 @@ def short(told: Mapping[str, Transfer]) -> str:
     if not told:
         return headline(told)
     first = next(iter(told.values()))
-    by = {kind: [over for over, t in told.items() if t.verdict == kind] for kind in ("transfers", "drifts", "cannot tell")}
+    by = {
+        kind: [over for over, t in told.items() if t.verdict == kind]
+        for kind in ("transfers", "drifts", "cannot tell")
+    }
     good, bad, open_ = (" and ".join(overs) for overs in by.values())
     if not good and not bad:
         return f"{first.scheme}: {named(first.hp)} over {open_}: cannot tell yet"

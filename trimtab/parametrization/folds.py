@@ -56,7 +56,10 @@ def collect(model: Graph, base: Graph, pairing: Pairing, facts: Mapping[str, Fac
 class _Collector:
     def __init__(self, model: Graph, base: Graph, pairing: Pairing, facts: Mapping[str, Facts], folds: Folds):
         self.model, self.base, self.pairing, self.facts, self.folds = model, base, pairing, facts, folds
-        self.seen: tuple[set[int], set[int]] = (set(), set())  # constant nodes already accounted for: model, base
+        self.seen: tuple[set[int], set[int]] = (
+            set(),
+            set(),
+        )  # constant nodes already accounted for: model, base
         self.folded: dict[frozenset[str], float] = {}
         self.undone: set[tuple[frozenset[str], int]] = set()
 
@@ -74,7 +77,12 @@ class _Collector:
         graph = (self.model, self.base)[which]
         starts = [o for site in tail for o in graph.trace.nodes[site.node].outputs]
         for node in graph.trace.nodes:
-            if node.name in ("mul", "div") and node.outputs and graph.behind[value] >> node.outputs[0] & 1 and any(graph.behind[node.outputs[0]] >> s & 1 for s in starts):
+            if (
+                node.name in ("mul", "div")
+                and node.outputs
+                and graph.behind[value] >> node.outputs[0] & 1
+                and any(graph.behind[node.outputs[0]] >> s & 1 for s in starts)
+            ):
                 self.seen[which].add(node.index)
 
     # -- the model's own branch multipliers -------------------------------------------------------------------------
@@ -121,11 +129,15 @@ class _Collector:
                     f"a product of two activations over {p.size} numbers ({sorted(key[0])} with {sorted(key[1])}) has no counterpart in the base: another architecture, or an example that takes another path."
                 )
             twin = alike[order % len(alike)]  # blocks repeat, so their products do
-            if p.size == twin.size or self._averages(twin):  # over tokens, or over heads that stay: its constants are ordinary ones
+            if p.size == twin.size or self._averages(
+                twin
+            ):  # over tokens, or over heads that stay: its constants are ordinary ones
                 continue
             for which, product in enumerate((p, twin)):
                 for side in (product.left, product.right):
-                    self._consume(which, side, (self.model, self.base)[which].trace.nodes[product.node].outputs[0])
+                    self._consume(
+                        which, side, (self.model, self.base)[which].trace.nodes[product.node].outputs[0]
+                    )
                 graph = (self.model, self.base)[which]
                 self.seen[which].update(n.index for n in graph.after(graph.trace.nodes[product.node]))
             m_d = p.size / twin.size
@@ -146,7 +158,11 @@ class _Collector:
         trace = self.base.trace
         left, right = (trace.tensor(a.index) for a in trace.nodes[twin.node].args[:2] if isinstance(a, Ref))
         for operand, dim in ((left, -1), (right, -2)):
-            if operand.dim() >= -dim and bool((operand >= 0).all()) and bool(((operand.double().sum(dim) - 1).abs() < 1e-2).all()):
+            if (
+                operand.dim() >= -dim
+                and bool((operand >= 0).all())
+                and bool(((operand.double().sum(dim) - 1).abs() < 1e-2).all())
+            ):
                 return True
         return False
 
@@ -199,7 +215,11 @@ class _Collector:
             while todo:
                 node = graph.trace.nodes[todo.pop()]
                 if graph.mixing[node.index]:
-                    names |= {n for n, uses in graph.uses.items() if any(u.node == node.index and u.kind == "contract" for u in uses)}
+                    names |= {
+                        n
+                        for n, uses in graph.uses.items()
+                        if any(u.node == node.index and u.kind == "contract" for u in uses)
+                    }
                 elif node.name in operations.LINEAR or node.name in operations.POSITIVE:
                     todo += [c for o in node.outputs for c in graph.trace.consumers[o]]
                 elif node.name not in operations.NORMS:
@@ -218,7 +238,11 @@ class _Collector:
                 number = constant_factor(graph.trace, node)
                 if number is None:
                     self._refuse_unknown(graph, node)
-                if number is None or node.index in self.seen[which] or not (graph.act[node.outputs[0]] or graph.weightlike(node.outputs[0])):
+                if (
+                    number is None
+                    or node.index in self.seen[which]
+                    or not (graph.act[node.outputs[0]] or graph.weightlike(node.outputs[0]))
+                ):
                     continue
                 sides = {(i, side) for i, side in graph.reach[node.outputs[0]] if side != "out"}
                 key: object = "outside"
@@ -229,7 +253,9 @@ class _Collector:
             theirs = lists[1].get(self.pairing.branch_twin[key] if isinstance(key, int) else key, [])
             if len(mine) != len(theirs):
                 if {round(c, 12) for _, c in mine} != {round(c, 12) for _, c in theirs}:
-                    self.folds.notes.append(f"constants in the forward differ in number between model ({len(mine)}) and base ({len(theirs)}) and could not be compared one by one.")
+                    self.folds.notes.append(
+                        f"constants in the forward differ in number between model ({len(mine)}) and base ({len(theirs)}) and could not be compared one by one."
+                    )
                 continue
             for j, ((at, c), (_, cb)) in enumerate(zip(mine, theirs, strict=True)):
                 if cb != 0 and not math.isclose(c / cb, 1.0, rel_tol=1e-6):
@@ -241,7 +267,12 @@ class _Collector:
         if graph.trace.real or node.name not in ("mul", "div") or not any(graph.act[i] for i in node.inputs):
             return
         for i in node.inputs:
-            if values[i].constant and values[i].number is None and math.prod(values[i].shape) == 1 and values[i].is_float:
+            if (
+                values[i].constant
+                and values[i].number is None
+                and math.prod(values[i].shape) == 1
+                and values[i].is_float
+            ):
                 name = values[i].name or "a one-element tensor made in the forward"
                 raise StructureError(
                     f"a constant the forward multiplies by must be known: {name} is on the meta device and has no value. Give it one (module.register_buffer(..., torch.tensor(value))), or build the model on a real device."
@@ -252,9 +283,18 @@ class _Collector:
         node = graph.trace.nodes[at]
         value = node.inputs[0]
         try:
-            candidates = tails(graph.trace, node.outputs[0], closed=frozenset(r.node for r in graph.residuals))
+            candidates = tails(
+                graph.trace, node.outputs[0], closed=frozenset(r.node for r in graph.residuals)
+            )
             # A tied weight may take up a constant of the embedding, not one of the readout: the other use would feel it.
-            candidates = [t for t in candidates if not any(self.facts[s.name].tied and graph.trace.nodes[s.node].name not in operations.LOOKUPS for s in t)]
+            candidates = [
+                t
+                for t in candidates
+                if not any(
+                    self.facts[s.name].tied and graph.trace.nodes[s.node].name not in operations.LOOKUPS
+                    for s in t
+                )
+            ]
             tail = next(proven(graph.trace, candidates, node.outputs[0], graph.behind[node.outputs[0]], 0))
         except (Blocked, StopIteration):
             raise StructureError(
@@ -266,7 +306,9 @@ class _Collector:
             return
         self.undone.add((frozenset(names), order))
         self.folds.multiply(tail, 1 / ratio)
-        self.folds.notes.append(f"the forward multiplies by a constant that is {ratio:.4g} times the base's; undone in {', '.join(names)}.")
+        self.folds.notes.append(
+            f"the forward multiplies by a constant that is {ratio:.4g} times the base's; undone in {', '.join(names)}."
+        )
 
     # -- tied readouts -------------------------------------------------------------------------------------------------
 
@@ -279,7 +321,11 @@ class _Collector:
                 use = [u for u in graph.uses[own] if u.kind == "contract"][-1]
                 (value,) = [i for i in graph.trace.nodes[use.node].inputs if graph.act[i]][:1]
                 try:
-                    self._consume(which, tails(graph.trace, value, closed=frozenset(r.node for r in graph.residuals))[0], value)
+                    self._consume(
+                        which,
+                        tails(graph.trace, value, closed=frozenset(r.node for r in graph.residuals))[0],
+                        value,
+                    )
                 except Blocked:
                     continue
 
@@ -300,7 +346,9 @@ class _Collector:
             for site, c in tail.items():
                 own = self._snapped(c / consts.get(self.pairing.twin[site.name], c))
                 self.folds.multiply({site: c}, wanted / own / gamma)
-            self.folds.notes.append(f"{name} is both embedding and readout: the readout multiplier is in {', '.join(sorted(s.name for s in tail))}.")
+            self.folds.notes.append(
+                f"{name} is both embedding and readout: the readout multiplier is in {', '.join(sorted(s.name for s in tail))}."
+            )
         if ratios:
             self.folds.readout_ratio = max(ratios.values(), key=lambda r: abs(math.log(r)))
 

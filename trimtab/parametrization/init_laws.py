@@ -49,7 +49,9 @@ class Moments:
 
 def pool(parts: Sequence[Moments]) -> Moments:
     count = sum(p.count for p in parts)
-    return Moments(count, sum(p.count * p.square for p in parts) / count, sum(p.count * p.fourth for p in parts) / count)
+    return Moments(
+        count, sum(p.count * p.square for p in parts) / count, sum(p.count * p.fourth for p in parts) / count
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +138,9 @@ def in_company(one: Evidence, company: Sequence[Evidence]) -> str | None:
         total = 0.0
         for e in company:
             total += min((e.score(law) for law in e.laws if law.partition(" ")[0] == width), default=math.inf)
-        once = max(0.0, one.laws[width].rarity) if width in one.laws else 0.0  # a prior counts once, however many follow the law
+        once = (
+            max(0.0, one.laws[width].rarity) if width in one.laws else 0.0
+        )  # a prior counts once, however many follow the law
         scores[width] = total - (len(company) - 1) * once
     best = min(scores, key=lambda w: scores[w])
     own = {law: v for law, v in one.laws.items() if law.partition(" ")[0] == best}
@@ -167,7 +171,9 @@ def torch_default(moments: Moments, largest: float, fan: float) -> bool:
     off = moments.log_rms - math.log(fan**-0.5 / math.sqrt(3))
     if moments.count > 3 and moments.variance < 1e-3 / moments.count:
         return False  # all of one size: set, not drawn
-    low = 4 * sigma + 4 / moments.count + FLOOR  # few numbers are skewed: their rms is more often far too small
+    low = (
+        4 * sigma + 4 / moments.count + FLOOR
+    )  # few numbers are skewed: their rms is more often far too small
     return largest <= fan**-0.5 * (1 + 2**-8) and -low <= off <= 4 * sigma + FLOOR
 
 
@@ -215,15 +221,34 @@ def candidates(
     """
     width = {"fixed": Law(1.0)}
     if kind == "matrix":
-        width |= {"fan_in": Law(m_in**-0.5), "xavier": Law(xavier, 10.0), "fan_out": Law(m_out**-0.5, 10.0), "orthogonal": Law(orthogonal, 10.0)}
-        width |= {"width": Law(m_N**-0.5, 10.0), "1/fan_in": Law(1 / m_in, 10.0), "1/width": Law(1 / m_N, 10.0)}
+        width |= {
+            "fan_in": Law(m_in**-0.5),
+            "xavier": Law(xavier, 10.0),
+            "fan_out": Law(m_out**-0.5, 10.0),
+            "orthogonal": Law(orthogonal, 10.0),
+        }
+        width |= {
+            "width": Law(m_N**-0.5, 10.0),
+            "1/fan_in": Law(1 / m_in, 10.0),
+            "1/width": Law(1 / m_N, 10.0),
+        }
     else:
         width |= {"fan_in": Law(partner**-0.5, 0.0 if default else 10.0)} if partner is not None else {}
         width |= {"fan_out": Law(m_out**-0.5, 10.0), "width": Law(m_N**-0.5, 10.0)}
     width = {name: Law(law.ratio, -6.0) if name in known else law for name, law in width.items()}
     inner = 0.0 if tail else 16.0
-    depth = {"": Law(1.0), " depth^-1/2": Law(m_L**-0.5, inner), " depth^-1": Law(1 / m_L, 6.0 + inner), " depth^-1/4": Law(m_L**-0.25, 8.0 + inner)}
-    laws = {w + d: Law(x.ratio * y.ratio, x.rarity + y.rarity) for d, y in depth.items() if not d or m_L != 1 for w, x in width.items()}
+    depth = {
+        "": Law(1.0),
+        " depth^-1/2": Law(m_L**-0.5, inner),
+        " depth^-1": Law(1 / m_L, 6.0 + inner),
+        " depth^-1/4": Law(m_L**-0.25, 8.0 + inner),
+    }
+    laws = {
+        w + d: Law(x.ratio * y.ratio, x.rarity + y.rarity)
+        for d, y in depth.items()
+        if not d or m_L != 1
+        for w, x in width.items()
+    }
     if wanted > 0:  # an override may ask for a start at zero
         laws[AS_WANTED] = Law(wanted)
     return laws

@@ -49,13 +49,19 @@ def moments(p: Tensor, offset: bool) -> Moments | None:
     """Moments of a parameter, of 1 + w where that is the gain; None where all is zero."""
     x = p.detach().double() + (1.0 if offset else 0.0)
     square = float(x.pow(2).mean())
-    return Moments(x.numel(), square, float(x.pow(4).mean())) if square > 0 and math.isfinite(square) else None
+    return (
+        Moments(x.numel(), square, float(x.pow(4).mean())) if square > 0 and math.isfinite(square) else None
+    )
 
 
-def prepare(facts: Mapping[str, Facts], rows: Mapping[str, Row], base: nn.Module, said: Overrides, m_N: float) -> dict[str, Draw]:
+def prepare(
+    facts: Mapping[str, Facts], rows: Mapping[str, Row], base: nn.Module, said: Overrides, m_N: float
+) -> dict[str, Draw]:
     """Measure the base and list the laws for each parameter of the model."""
     base_params = dict(base.named_parameters(remove_duplicate=False))
-    alike: dict[str, dict[str, Tensor]] = {}  # twins with one name but for the block: few numbers each, more together
+    alike: dict[
+        str, dict[str, Tensor]
+    ] = {}  # twins with one name but for the block: few numbers each, more together
     for f in facts.values():
         if adjustable(base_params[f.twin]):
             alike.setdefault(f"{template(f.twin)} {f.base_shape}", {})[f.twin] = base_params[f.twin].detach()
@@ -69,20 +75,38 @@ def prepare(facts: Mapping[str, Facts], rows: Mapping[str, Row], base: nn.Module
         law, forced = said.numbers(name).get("init_law"), None
         if isinstance(law, str):
             if law not in laws:
-                raise InputError(f"init_law of {name} must be a number or one of {', '.join(map(repr, laws))}: got {law!r}.")
+                raise InputError(
+                    f"init_law of {name} must be a number or one of {', '.join(map(repr, laws))}: got {law!r}."
+                )
             forced = laws[law].ratio
         elif law is not None:
             forced = float(law)
         default: dict[str, tuple[str, float]] = {}
         if measured is not None:
             largest = float(twin.detach().abs().max())
-            default = {way: (law, fan) for way, law, fan, base_fan in _default_fans(f, partner) if init_laws.torch_default(measured, largest, base_fan)}
-        known = _textbook(measured, f.fans[2:], "lookup" in f.uses, width) & (frozenset(laws) if f.kind == "matrix" else {"width"} if partner is None else frozenset())
+            default = {
+                way: (law, fan)
+                for way, law, fan, base_fan in _default_fans(f, partner)
+                if init_laws.torch_default(measured, largest, base_fan)
+            }
+        known = _textbook(measured, f.fans[2:], "lookup" in f.uses, width) & (
+            frozenset(laws) if f.kind == "matrix" else {"width"} if partner is None else frozenset()
+        )
         laws = _laws(
-            f, partner, rows[name].init, m_N, known, default=bool(default) and _may_be_default(f, partner, list(alike.get(f"{template(f.twin)} {f.base_shape}", {}).values()))
+            f,
+            partner,
+            rows[name].init,
+            m_N,
+            known,
+            default=bool(default)
+            and _may_be_default(
+                f, partner, list(alike.get(f"{template(f.twin)} {f.base_shape}", {}).values())
+            ),
         )
         pool = f"{template(name)} {f.rank} {f.where} {f.kind} {f.fans} {f.m_L}"
-        constant = measured is not None and measured.variance < 1e-12  # gains at 1 say nothing about what is drawn
+        constant = (
+            measured is not None and measured.variance < 1e-12
+        )  # gains at 1 say nothing about what is drawn
         sort = f"{f.kind} {'bias' if partner else ''} {'constant' if constant else ''}"
         kin = f"{'.'.join(name.split('.')[-2:])} {f.kind} {f.fans}"
         draws[name] = Draw(f.twin, measured, laws, pool, kin, sort, forced, default)
@@ -105,21 +129,32 @@ def _may_be_default(f: Facts, partner: Facts | None, tensors: list[Tensor]) -> b
     if not parts:
         return False
     together, largest = init_laws.pool(parts), max(float(t.abs().max()) for t in tensors)
-    return any(init_laws.torch_default(together, largest, base_fan) for _, _, _, base_fan in _default_fans(f, partner))
+    return any(
+        init_laws.torch_default(together, largest, base_fan)
+        for _, _, _, base_fan in _default_fans(f, partner)
+    )
 
 
 def _default_fans(f: Facts, partner: Facts | None) -> list[tuple[str, str, float, float]]:
     """(way, law, fan of the model, fan of the base) that torch may have drawn a tensor by: its fan-in, or, in a recurrent
     layer with g gates, the hidden size, which is fan_out / g."""
     by_fan_in = f if f.kind == "matrix" else partner
-    fans: list[tuple[str, str, float, float]] = [("fan_in", "fan_in", by_fan_in.fans[0], by_fan_in.fans[2])] if by_fan_in else []
+    fans: list[tuple[str, str, float, float]] = (
+        [("fan_in", "fan_in", by_fan_in.fans[0], by_fan_in.fans[2])] if by_fan_in else []
+    )
     if by_fan_in and len(by_fan_in.shape) > 2:  # a transposed convolution: torch takes its outputs for inputs
         kernels = math.prod(by_fan_in.shape[2:]), math.prod(by_fan_in.base_shape[2:])
         fans.append(("transposed", "fan_out", by_fan_in.fans[1] * kernels[0], by_fan_in.fans[3] * kernels[1]))
-    return fans + [(f"{gates} gates", "fan_out", f.fans[1] / gates, f.fans[3] / gates) for gates in (1, 3, 4) if f.kind == "matrix" or partner is not None]
+    return fans + [
+        (f"{gates} gates", "fan_out", f.fans[1] / gates, f.fans[3] / gates)
+        for gates in (1, 3, 4)
+        if f.kind == "matrix" or partner is not None
+    ]
 
 
-def _laws(f: Facts, partner: Facts | None, wanted: float, m_N: float, known: frozenset[str], *, default: bool = True) -> dict[str, Law]:
+def _laws(
+    f: Facts, partner: Facts | None, wanted: float, m_N: float, known: frozenset[str], *, default: bool = True
+) -> dict[str, Law]:
     fan_in, fan_out, base_in, base_out = f.fans
     return init_laws.candidates(
         kind=f.kind,
@@ -140,10 +175,16 @@ def _laws(f: Facts, partner: Facts | None, wanted: float, m_N: float, known: fro
 def _textbook(m: Moments | None, fans: tuple[int, ...], lookup: bool, width: int) -> frozenset[str]:
     if m is None:
         return frozenset()
-    return frozenset(law for law, stds in init_laws.textbook(fans[0], fans[1], lookup, width).items() if any(init_laws.within(m, std) for std in stds))
+    return frozenset(
+        law
+        for law, stds in init_laws.textbook(fans[0], fans[1], lookup, width).items()
+        if any(init_laws.within(m, std) for std in stds)
+    )
 
 
-def measure(params: Mapping[str, Tensor], rows: Mapping[str, Row], draws: Mapping[str, Draw], scheme: Scheme) -> tuple[dict[str, tuple[str, float]], list[str]]:
+def measure(
+    params: Mapping[str, Tensor], rows: Mapping[str, Row], draws: Mapping[str, Draw], scheme: Scheme
+) -> tuple[dict[str, tuple[str, float]], list[str]]:
     """{name: (law, ratio to base)} for a model's own draw, and what could not be told."""
     laws: dict[str, tuple[str, float]] = {}
     problems: list[str] = []
@@ -151,7 +192,9 @@ def measure(params: Mapping[str, Tensor], rows: Mapping[str, Row], draws: Mappin
     for name in rows:
         draw = draws.get(name)
         if draw is None:
-            raise InputError("a parametrization read from JSON resumes training, it does not initialise: build it with parametrize to apply it.")
+            raise InputError(
+                "a parametrization read from JSON resumes training, it does not initialise: build it with parametrize to apply it."
+            )
         if not rows[name].uses:
             laws[name] = ("unused", rows[name].init)  # nothing reads it, so nothing is to be judged
             continue
@@ -174,10 +217,14 @@ def measure(params: Mapping[str, Tensor], rows: Mapping[str, Row], draws: Mappin
         theirs = {draws[n].twin: m for n in names if (m := draws[n].base) is not None}
         if not mine or not theirs:
             if bool(mine) != bool(theirs):
-                problems.append(f"{names[0]} is all zero in {'the base' if mine else 'the model'} only: the two were not initialised by the same code.")
+                problems.append(
+                    f"{names[0]} is all zero in {'the base' if mine else 'the model'} only: the two were not initialised by the same code."
+                )
             laws |= {n: ("zero", rows[n].init) for n in names}  # nothing to rescale
             continue
-        evidence[key] = Evidence.of(init_laws.pool(list(mine.values())), init_laws.pool(list(theirs.values())), draws[names[0]].laws)
+        evidence[key] = Evidence.of(
+            init_laws.pool(list(mine.values())), init_laws.pool(list(theirs.values())), draws[names[0]].laws
+        )
         e = evidence[key]
         for way, (law, _) in draws[names[0]].default.items():
             factor = rows[names[0]].init / e.laws[law].ratio or 1.0
@@ -188,7 +235,9 @@ def measure(params: Mapping[str, Tensor], rows: Mapping[str, Row], draws: Mappin
                 defaults[key] = as_drawn
             if as_drawn or as_wanted:
                 break
-    before = init_laws.already([e for key, e in evidence.items() if key not in settled], list(defaults.values()))
+    before = init_laws.already(
+        [e for key, e in evidence.items() if key not in settled], list(defaults.values())
+    )
     if before is False:
         evidence = {key: e.without(AS_WANTED) for key, e in evidence.items()}
     for key, e in evidence.items():
@@ -197,13 +246,21 @@ def measure(params: Mapping[str, Tensor], rows: Mapping[str, Row], draws: Mappin
         # Ten biases cannot tell alone, but all the biases together can. A few kin can only where the draw is known to be fresh.
         for company in (("kin", "sort") if before is False else ("sort",)) if law is None else ():
             own = getattr(draws[names[0]], company)
-            law = law or init_laws.in_company(e, [other for k, other in evidence.items() if getattr(draws[pools[k][0]], company) == own])
+            law = law or init_laws.in_company(
+                e, [other for k, other in evidence.items() if getattr(draws[pools[k][0]], company) == own]
+            )
         if law is None:
             problems.append(_undecided(names, e))
         else:
             laws |= dict.fromkeys(names, (law, e.laws[law].ratio))
     if before is None:
-        problems += _half_done({pools[key][0]: (laws[pools[key][0]][0], e, defaults.get(key)) for key, e in evidence.items() if pools[key][0] in laws})
+        problems += _half_done(
+            {
+                pools[key][0]: (laws[pools[key][0]][0], e, defaults.get(key))
+                for key, e in evidence.items()
+                if pools[key][0] in laws
+            }
+        )
     return laws, problems
 
 
@@ -217,7 +274,10 @@ def _half_done(found: Mapping[str, tuple[str, Evidence, bool | None]]) -> list[s
     for name, (law, e, as_drawn) in found.items():
         if AS_WANTED not in e.laws:
             continue
-        off = {k: abs(math.log(other.ratio / e.laws[AS_WANTED].ratio)) > init_laws.SAME for k, other in e.laws.items()}
+        off = {
+            k: abs(math.log(other.ratio / e.laws[AS_WANTED].ratio)) > init_laws.SAME
+            for k, other in e.laws.items()
+        }
         if off[law]:
             fresh.append(name)
         elif as_drawn is False or all(off[k] for k in off if k != AS_WANTED):
@@ -230,12 +290,20 @@ def _half_done(found: Mapping[str, tuple[str, Evidence, bool | None]]) -> list[s
     ]
 
 
-def _torch_default(way: str, mine: Mapping[str, Moments], params: Mapping[str, Tensor], draws: Mapping[str, Draw], factor: float) -> bool:
+def _torch_default(
+    way: str,
+    mine: Mapping[str, Moments],
+    params: Mapping[str, Tensor],
+    draws: Mapping[str, Draw],
+    factor: float,
+) -> bool:
     """All of these are `factor` times what torch draws by itself in this way, in a base that torch drew."""
     for n, m in mine.items():
         fan = draws[n].default.get(way, ("", None))[1]
         undone = Moments(m.count, m.square / factor**2, m.fourth / factor**4)
-        if fan is None or not init_laws.torch_default(undone, float(params[n].detach().abs().max()) / factor, fan):
+        if fan is None or not init_laws.torch_default(
+            undone, float(params[n].detach().abs().max()) / factor, fan
+        ):
             return False
     return True
 

@@ -38,8 +38,17 @@ def numbers(model: nn.Module, base: nn.Module) -> dict[str, float]:
         value = base.get_buffer(twin)
         if value.is_meta or value.numel() != 1:
             continue
-        own, other = vars(model.get_submodule(name.rpartition(".")[0])), vars(base.get_submodule(twin.rpartition(".")[0]))
-        called = [k for k, x in other.items() if isinstance(x, float) and math.isclose(x, float(value), rel_tol=1e-6) and isinstance(own.get(k), float)]
+        own, other = (
+            vars(model.get_submodule(name.rpartition(".")[0])),
+            vars(base.get_submodule(twin.rpartition(".")[0])),
+        )
+        called = [
+            k
+            for k, x in other.items()
+            if isinstance(x, float)
+            and math.isclose(x, float(value), rel_tol=1e-6)
+            and isinstance(own.get(k), float)
+        ]
         if len({own[k] for k in called}) == 1:
             found[name] = own[called[0]]
     return found
@@ -49,7 +58,11 @@ def confirm(model: nn.Module, assumed: Mapping[str, float]) -> None:
     """Raise where a materialised model holds another number than the one that was planned with."""
     buffers = dict(model.named_buffers())
     for name, number in assumed.items():
-        if name in buffers and not buffers[name].is_meta and not math.isclose(float(buffers[name]), number, rel_tol=1e-2):
+        if (
+            name in buffers
+            and not buffers[name].is_meta
+            and not math.isclose(float(buffers[name]), number, rel_tol=1e-2)
+        ):
             raise InputError(
                 f"the model must hold the constants it was planned with: the buffer {name} is {float(buffers[name]):.6g}, and {number:.6g} was read off its module on meta. "
                 "Fill it in before apply, or parametrize the materialised model."

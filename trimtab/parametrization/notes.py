@@ -26,9 +26,13 @@ def advice(graph: Graph, base: Graph, p: Parametrization) -> list[str]:
     if not graph.residuals:
         notes.append("no residual branches were found, so there is no depth to carry over: width only.")
     if alpha is None and deeper:
-        notes.append(f"{p.scheme.name} scales width only: the best rate will move with depth. Use depth-mup or completep to carry it over depth too.")
+        notes.append(
+            f"{p.scheme.name} scales width only: the best rate will move with depth. Use depth-mup or completep to carry it over depth too."
+        )
     if alpha is not None and not 0.5 <= alpha <= 1 and graph.residuals:
-        notes.append(f"alpha = {alpha:g} lies outside [1/2, 1], the range where deep networks stay stable and keep learning: expect failure with depth.")
+        notes.append(
+            f"alpha = {alpha:g} lies outside [1/2, 1], the range where deep networks stay stable and keep learning: expect failure with depth."
+        )
     if alpha is not None and alpha < 1 and deeper and _inner_matrices(graph) >= 2:
         notes.append(
             f"branches here have two or more matrices in a row: at alpha = {alpha:g} their inner layers learn more slowly with depth (as depth^{alpha - 1:g}), and the best rate can drift. completep (alpha = 1) does not have this."
@@ -41,25 +45,38 @@ def advice(graph: Graph, base: Graph, p: Parametrization) -> list[str]:
         )
     kinds = {r.kind for r in graph.residuals}
     if alpha is not None and "post-norm" in kinds:
-        notes.append("post-norm: branch scaling is exact, but every norm rescales the stream, so the change with depth cannot be flat; norms on the stream get rate 1/m_L.")
+        notes.append(
+            "post-norm: branch scaling is exact, but every norm rescales the stream, so the change with depth cannot be flat; norms on the stream get rate 1/m_L."
+        )
     if "scaled" in kinds:
-        notes.append("some skips carry their own weight: what counts is the branch relative to its skip, and that ratio is what is compared with the base.")
+        notes.append(
+            "some skips carry their own weight: what counts is the branch relative to its skip, and that ratio is what is compared with the base."
+        )
     if any(r.blocked for r in graph.residuals):
         ends = sorted({r.blocked for r in graph.residuals if r.blocked})
-        notes.append(f"{sum(bool(r.blocked) for r in graph.residuals)} branches end in {', '.join(ends)} and have no parameters a depth factor could fold into: left unscaled.")
+        notes.append(
+            f"{sum(bool(r.blocked) for r in graph.residuals)} branches end in {', '.join(ends)} and have no parameters a depth factor could fold into: left unscaled."
+        )
     unused = [name for name, uses in graph.uses.items() if not uses]
     if unused:
         notes.append(
             f"{len(unused)} parameters are not used in this example's forward ({', '.join(unused[:3])}{'...' if len(unused) > 3 else ''}): they follow their used siblings, or their shape."
         )
-    mixed = [name for name, row in p.rows.items() if row.role == "hidden" and not math.isclose(math.prod(row.shape) / math.prod(row.base_shape), row.m_in * row.m_out)]
+    mixed = [
+        name
+        for name, row in p.rows.items()
+        if row.role == "hidden"
+        and not math.isclose(math.prod(row.shape) / math.prod(row.base_shape), row.m_in * row.m_out)
+    ]
     if mixed:
         notes.append(
             f"{len(mixed)} matrices make things that grow beside things that do not ({', '.join(mixed[:3])}{'...' if len(mixed) > 3 else ''}): they start as the former want; Adam's rate serves both, "
             "but SGD's is m_out times too large for the latter. Use an Adam, or keep them in two tensors."
         )
     if not graph.readouts:
-        notes.append("no readout was found (nothing maps the features to outputs that do not grow): the output is a hidden state, and a head added later needs its own factors.")
+        notes.append(
+            "no readout was found (nothing maps the features to outputs that do not grow): the output is a hidden state, and a head added later needs its own factors."
+        )
     if deeper or p.width != 1:
         notes.append(
             "choose a base that is wide and deep enough to behave like the target (width 64 or more, a few blocks): what transfers is lr, schedule, momentum, decay as lr x wd, and init; dropout, augmentation, batch size and training length do not."
@@ -75,7 +92,10 @@ def random_share(graph: Graph) -> float:
             stacks.setdefault(r.stack, []).append(r)
     shares = [0.0]
     for members in stacks.values():
-        before, after = (float(graph.trace.tensor(v).double().square().mean()) for v in (members[0].skip, graph.trace.nodes[members[-1].node].outputs[0]))
+        before, after = (
+            float(graph.trace.tensor(v).double().square().mean())
+            for v in (members[0].skip, graph.trace.nodes[members[-1].node].outputs[0])
+        )
         shares.append(1 - before / after if after > 0 else 0.0)
     return max(shares)
 

@@ -27,11 +27,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-STEPS, LATE, JUMP = 32, 16, 9_960  # steps at first; then LATE more with the counters moved on, past step 10 000
+STEPS, LATE, JUMP = (
+    32,
+    16,
+    9_960,
+)  # steps at first; then LATE more with the counters moved on, past step 10 000
 COUNTERS = ("step", "steps", "t", "k", "n_iter", "iteration", "global_step")
 SHAPES = ((6,), (5, 4), (3, 2, 2, 2))
 Make = Callable[[list[dict[str, Any]]], Any]  # an optimizer of these groups
-LARGE = ((130, 131),)  # beyond the sizes at which implementations begin to factor (128) or to quantise (4096 entries)
+LARGE = (
+    (130, 131),
+)  # beyond the sizes at which implementations begin to factor (128) or to quantise (4096 entries)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +69,9 @@ def problem(shapes: Sequence[tuple[int, ...]]) -> Problem:
     size = 10 ** (6 * torch.rand(n, generator=g, dtype=torch.float64) - 5)
     side = torch.randint(0, 2, (n,), generator=g) * 2.0 - 1
     noise = torch.randn(STEPS + LATE, n, generator=g, dtype=torch.float64)
-    return Problem(shapes, torch.randn(n, generator=g, dtype=torch.float64), size * (side + 0.7 * noise), 0.05 * size)
+    return Problem(
+        shapes, torch.randn(n, generator=g, dtype=torch.float64), size * (side + 0.7 * noise), 0.05 * size
+    )
 
 
 @contextlib.contextmanager
@@ -72,7 +80,13 @@ def _unnoticed() -> Iterator[None]:
     python, numpy = random.getstate(), sys.modules.get("numpy")
     numpy_state = numpy.random.get_state() if numpy is not None else None
     quiet = contextlib.redirect_stdout(io.StringIO())
-    with quiet, warnings.catch_warnings(), torch.random.fork_rng(), torch.inference_mode(False), torch.enable_grad():
+    with (
+        quiet,
+        warnings.catch_warnings(),
+        torch.random.fork_rng(),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+    ):
         warnings.simplefilter("ignore")
         torch.manual_seed(0)
         random.seed(0)
@@ -87,7 +101,9 @@ def _unnoticed() -> Iterator[None]:
 WAYS = ("plain", "closure")
 
 
-def train(make: Make, p: Problem, group: dict[str, Any], a: float = 1.0, *, ways: Sequence[str] = WAYS) -> Tensor:
+def train(
+    make: Make, p: Problem, group: dict[str, Any], a: float = 1.0, *, ways: Sequence[str] = WAYS
+) -> Tensor:
     """theta along the way, (times, entries), where the optimizer stores a theta in one group with these numbers.
 
     Args:

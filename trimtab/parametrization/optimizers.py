@@ -64,7 +64,9 @@ def _by_experiment(cls: Callable[..., Any], name: str, hyper: dict[str, Any], lr
             numbers[key] = float(value)
     decays = [numbers.get("weight_decay", 0.0)]
     if "weight_decay" in numbers and not decays[0]:
-        decays.insert(0, min(0.1, 0.1 / lr))  # to tell its law; where it has none, what is not decayed needs none
+        decays.insert(
+            0, min(0.1, 0.1 / lr)
+        )  # to tell its law; where it has none, what is not decayed needs none
     try:
         _refuse_company(cls, name, hyper, numbers)
         tried = {}
@@ -100,13 +102,17 @@ def _maker(cls: Callable[..., Any], hyper: Mapping[str, Any], lr: float) -> Make
     return lambda groups: cls(groups, lr=lr, **copy.deepcopy(dict(hyper)))
 
 
-def _refuse_company(cls: Callable[..., Any], name: str, hyper: Mapping[str, Any], numbers: dict[str, float]) -> None:
+def _refuse_company(
+    cls: Callable[..., Any], name: str, hyper: Mapping[str, Any], numbers: dict[str, float]
+) -> None:
     """Refuse an optimizer whose step on one entry depends on other entries, at the user's rate or at 1.
 
     At 1 too, because some estimate their own rate (Prodigy) and at a small one take long to show it.
     """
     for lr in (numbers["lr"], 1.0):
-        found = optimizer_trials.company(_maker(cls, hyper, lr), numbers | {"lr": lr}, ROUNDED, large=lr == numbers["lr"])
+        found = optimizer_trials.company(
+            _maker(cls, hyper, lr), numbers | {"lr": lr}, ROUNDED, large=lr == numbers["lr"]
+        )
         if math.isnan(found.others) and lr == 1.0:
             return
         what = {
@@ -124,7 +130,14 @@ def _refuse_company(cls: Callable[..., Any], name: str, hyper: Mapping[str, Any]
                 )
 
 
-def _fold_error(make: Make, p: Problem, path: Tensor, group: dict[str, float], candidate: Family, ways: Sequence[str] = optimizer_trials.WAYS) -> float:
+def _fold_error(
+    make: Make,
+    p: Problem,
+    path: Tensor,
+    group: dict[str, float],
+    candidate: Family,
+    ways: Sequence[str] = optimizer_trials.WAYS,
+) -> float:
     """How far the path of a * theta is from that of theta, under the powers of a of this family.
 
     In an optimizer that rounds inside, only a power of two is exact: then that counts, if another a is near.
@@ -144,13 +157,17 @@ def _fold_error(make: Make, p: Problem, path: Tensor, group: dict[str, float], c
 def _differentiates(make: Make, group: dict[str, float]) -> bool:
     """It runs where gradients can be differentiated (it does not where they cannot)."""
     try:
-        optimizer_trials.train(make, optimizer_trials.problem(optimizer_trials.SHAPES), group, ways=("graph",))
+        optimizer_trials.train(
+            make, optimizer_trials.problem(optimizer_trials.SHAPES), group, ways=("graph",)
+        )
     except Exception:
         return False
     return True
 
 
-def _refuse_curvature(make: Make, p: Problem, path: Tensor, group: dict[str, float], candidate: Family, name: str) -> None:
+def _refuse_curvature(
+    make: Make, p: Problem, path: Tensor, group: dict[str, float], candidate: Family, name: str
+) -> None:
     """An optimizer that uses more than gradients where it gets it (a loss, a Hessian) must fold there too."""
     ways = ("graph",)
     try:

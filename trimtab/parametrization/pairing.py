@@ -69,10 +69,18 @@ class Siblings:
 
     @classmethod
     def among(cls, graph: Graph) -> Siblings:
-        return cls({name: graph.trace.values[graph.trace.params[name]].shape for name, uses in graph.uses.items() if uses})
+        return cls(
+            {
+                name: graph.trace.values[graph.trace.params[name]].shape
+                for name, uses in graph.uses.items()
+                if uses
+            }
+        )
 
     def of(self, name: str, shape: tuple[int, ...]) -> str | None:
-        near = self._known.get((template(name), shape, _block(name))) or self._known.get((template(name), shape), [])
+        near = self._known.get((template(name), shape, _block(name))) or self._known.get(
+            (template(name), shape), []
+        )
         return max(near, key=lambda other: _alike(name, other), default=None)
 
 
@@ -85,7 +93,9 @@ class Pairing:
     counts: list[tuple[int, int]]  # per stack of the model: its branches, those of its twin in the base
     places: dict[str, Place]
     base_places: dict[str, Place]
-    alone: frozenset[int] = frozenset()  # branches of which the base has as many: they do not come with the depth
+    alone: frozenset[int] = (
+        frozenset()
+    )  # branches of which the base has as many: they do not come with the depth
 
 
 def _signature_of_use(graph: Graph, name: str) -> tuple[int, tuple[str, ...]]:
@@ -106,7 +116,9 @@ def _places(graph: Graph) -> dict[str, Place]:
             streams[template(name), _signature_of_use(graph, name)] = place.stream
     for name, place in places.items():
         stream = streams.get((template(name), _signature_of_use(graph, name)))
-        elsewhere = not place.tail_of and all(graph.residuals[i].stack != stream for i in place.branches)  # the end of an encoder, read by a decoder's branches
+        elsewhere = not place.tail_of and all(
+            graph.residuals[i].stack != stream for i in place.branches
+        )  # the end of an encoder, read by a decoder's branches
         if stream is not None and place.stream is None and elsewhere:
             places[name] = Place(stream=stream)
     return places
@@ -204,7 +216,11 @@ def pair(model: Graph, base: Graph, unscaled: tuple[str, ...] = ()) -> Pairing:
 
 
 def _pair_branches(
-    model: Graph, base: Graph, places: dict[str, Place], base_places: dict[str, Place], deeper: dict[str, Place]
+    model: Graph,
+    base: Graph,
+    places: dict[str, Place],
+    base_places: dict[str, Place],
+    deeper: dict[str, Place],
 ) -> tuple[dict[str, str], dict[int, int], list[tuple[int, int]], set[int], list[str]]:
     twin: dict[str, str] = {}
     branch_twin: dict[int, int] = {}
@@ -215,7 +231,15 @@ def _pair_branches(
     top = [[k for k, home in enumerate(h) if home is None] for h in homes]
     if len(top[0]) != len(top[1]):
         sizes = [[len(stacks[i][k]) for k in top[i]] for i in (0, 1)]
-        return twin, branch_twin, counts, alone, [f"the base has {len(top[1])} stacks of residual branches {sizes[1]}, the model {len(top[0])} {sizes[0]}"]
+        return (
+            twin,
+            branch_twin,
+            counts,
+            alone,
+            [
+                f"the base has {len(top[1])} stacks of residual branches {sizes[1]}, the model {len(top[0])} {sizes[0]}"
+            ],
+        )
     todo = list(zip(*top, strict=True))
     while todo:
         k, k_base = todo.pop(0)
@@ -223,7 +247,10 @@ def _pair_branches(
         counts[k] = (len(mine), len(theirs))
         for how in ("strict", "inside", "loose"):
             problems: list[str] = []
-            parts = [{i: _parts(g, _members(g, where, deeper, i), how) for i in indices} for g, where, indices in ((model, places, mine), (base, base_places, theirs))]
+            parts = [
+                {i: _parts(g, _members(g, where, deeper, i), how) for i in indices}
+                for g, where, indices in ((model, places, mine), (base, base_places, theirs))
+            ]
             kinds: list[dict[object, list[int]]] = [{}, {}]
             for found, kind in zip(parts, kinds, strict=True):
                 for i, part in found.items():
@@ -231,7 +258,9 @@ def _pair_branches(
             for signature, indices in kinds[0].items():
                 if signature not in kinds[1]:
                     names = [n for part in parts[0][indices[0]].values() for n in part]
-                    problems.append(f"stack {k}: the base has no branch like that of {names[:3]}; it needs one block of every kind the model has")
+                    problems.append(
+                        f"stack {k}: the base has no branch like that of {names[:3]}; it needs one block of every kind the model has"
+                    )
             for signature, indices in kinds[1].items():
                 if signature not in kinds[0]:
                     names = [n for part in parts[1][indices[0]].values() for n in part]
@@ -241,12 +270,22 @@ def _pair_branches(
         faults += problems
         for signature, indices in kinds[0].items():
             others = kinds[1].get(signature, [])
-            shapes = [{i: _shapes(g, found[i]) for i in group} for g, found, group in ((model, parts[0], indices), (base, parts[1], others))]
+            shapes = [
+                {i: _shapes(g, found[i]) for i in group}
+                for g, found, group in ((model, parts[0], indices), (base, parts[1], others))
+            ]
             branch_twin |= _by_shape(*shapes) if others else {}
             for i in indices if others else ():
-                alike = [[shapes[which][o] for o in group].count(shapes[which][j]) for which, group, j in ((0, indices, i), (1, others, branch_twin[i]))]
+                alike = [
+                    [shapes[which][o] for o in group].count(shapes[which][j])
+                    for which, group, j in ((0, indices, i), (1, others, branch_twin[i]))
+                ]
                 alone |= {i} if alike[0] == alike[1] else set()
-                if _widens(base, branch_twin[i]) and not _widens(model, i) and shapes[0][i] not in [shapes[0][o] for o in indices if _widens(model, o)]:
+                if (
+                    _widens(base, branch_twin[i])
+                    and not _widens(model, i)
+                    and shapes[0][i] not in [shapes[0][o] for o in indices if _widens(model, o)]
+                ):
                     faults.append(
                         f"stack {k}: {next(iter(parts[0][i].values()))[0]} is in a block that keeps its width, and the base's only such block changes it: give the base two blocks there"
                     )
@@ -254,15 +293,22 @@ def _pair_branches(
                     partners = parts[1][branch_twin[i]][key]
                     here, there = _like_named(model, names[0]), _like_named(base, partners[0])
                     if len(names) != len(partners) and here != there:
-                        faults.append(f"{names[0]} is one of {here} such layers or experts in its branch, {partners[0]} in the base one of {there}: neither width nor depth")
+                        faults.append(
+                            f"{names[0]} is one of {here} such layers or experts in its branch, {partners[0]} in the base one of {there}: neither width nor depth"
+                        )
                     if len(names) == len(partners):
                         found = dict(zip(names, partners, strict=True))
                     else:  # experts, of which one example visits more than another: the layer of each that is called alike to the end
                         found = {a: max(partners, key=lambda b: _same_end(a, b)) for a in names}
                     twin |= {a: b for a, b in found.items() if a not in twin}
-                inner = [[s for s, home in enumerate(h) if home == r] for h, r in zip(homes, (i, branch_twin[i]), strict=True)]
+                inner = [
+                    [s for s, home in enumerate(h) if home == r]
+                    for h, r in zip(homes, (i, branch_twin[i]), strict=True)
+                ]
                 if len(inner[0]) != len(inner[1]):
-                    faults.append(f"stack {k}: a branch holds {len(inner[0])} residual stacks of its own, its twin in the base {len(inner[1])}")
+                    faults.append(
+                        f"stack {k}: a branch holds {len(inner[0])} residual stacks of its own, its twin in the base {len(inner[1])}"
+                    )
                     continue
                 todo += zip(*inner, strict=True)
     return twin, branch_twin, counts, alone, faults
@@ -270,7 +316,9 @@ def _pair_branches(
 
 def _shapes(graph: Graph, parts: Mapping[tuple[object, ...], list[str]]) -> object:
     """The shapes of a branch's parameters; of experts, each shape once."""
-    return tuple(frozenset(graph.trace.values[graph.trace.params[n]].shape for n in names) for names in parts.values())
+    return tuple(
+        frozenset(graph.trace.values[graph.trace.params[n]].shape for n in names) for names in parts.values()
+    )
 
 
 def _by_shape(mine: Mapping[int, object], theirs: Mapping[int, object]) -> dict[int, int]:
@@ -283,7 +331,10 @@ def _by_shape(mine: Mapping[int, object], theirs: Mapping[int, object]) -> dict[
     apart = len(sizes[0]) == len(sizes[1])
     found: dict[int, int] = {}
     for here, there in zip(*sizes, strict=True) if apart else [(None, None)]:
-        a, b = [i for i in mine if not apart or mine[i] == here], [i for i in theirs if not apart or theirs[i] == there]
+        a, b = (
+            [i for i in mine if not apart or mine[i] == here],
+            [i for i in theirs if not apart or theirs[i] == there],
+        )
         found |= {i: b[spread(j, len(a), len(b))] for j, i in enumerate(a)}
     return found
 
@@ -331,11 +382,15 @@ def _stacks(graph: Graph) -> tuple[list[list[int]], list[int | None]]:
     return stacks, homes
 
 
-def _pair_rest(model: Graph, base: Graph, places: dict[str, Place], twin: dict[str, str], unscaled: tuple[str, ...]) -> list[str]:
+def _pair_rest(
+    model: Graph, base: Graph, places: dict[str, Place], twin: dict[str, str], unscaled: tuple[str, ...]
+) -> list[str]:
     """Everything that is in no branch of its own: one to one, except on streams and in unused siblings of used blocks."""
     faults: list[str] = []
     siblings = Siblings.among(model)
-    for name in (n for n, uses in model.uses.items() if not uses):  # an expert that this example did not visit looks like its visited sibling
+    for name in (
+        n for n, uses in model.uses.items() if not uses
+    ):  # an expert that this example did not visit looks like its visited sibling
         used = siblings.of(name, model.trace.values[model.trace.params[name]].shape)
         if used in twin:
             twin[name] = twin[used]
@@ -354,8 +409,16 @@ def _pair_rest(model: Graph, base: Graph, places: dict[str, Place], twin: dict[s
                 continue
             same = set(names) & set(others)
             if len(names) == len(others):
-                twin |= {a: a for a in same} if len(same) == len(names) else dict(zip(names, others, strict=True))
-            elif all(places[a].stream is not None or places[a].branches or not model.uses[a] or any(fnmatch.fnmatchcase(a, u) for u in unscaled) for a in names):
+                twin |= (
+                    {a: a for a in same} if len(same) == len(names) else dict(zip(names, others, strict=True))
+                )
+            elif all(
+                places[a].stream is not None
+                or places[a].branches
+                or not model.uses[a]
+                or any(fnmatch.fnmatchcase(a, u) for u in unscaled)
+                for a in names
+            ):
                 twin |= {a: others[spread(i, len(names), len(others))] for i, a in enumerate(names)}
         mine = [n for n in mine if n not in twin]
         theirs = [n for n in theirs if n not in set(twin.values())]
@@ -363,7 +426,9 @@ def _pair_rest(model: Graph, base: Graph, places: dict[str, Place], twin: dict[s
         same_kind = [
             t
             for t in twin.values()
-            if loose_template(t) == loose_template(name) and len(base.trace.values[base.trace.params[t]].shape) == len(model.trace.values[model.trace.params[name]].shape)
+            if loose_template(t) == loose_template(name)
+            and len(base.trace.values[base.trace.params[t]].shape)
+            == len(model.trace.values[model.trace.params[name]].shape)
         ]
         exact = [b for b in theirs if b == name]
         if not model.uses[name] and (exact or same_kind):
@@ -377,6 +442,12 @@ def _pair_rest(model: Graph, base: Graph, places: dict[str, Place], twin: dict[s
             faults.append(f"{name} {shape} of the model has no counterpart in the base")
     taken = set(twin.values())
     for name in theirs:
-        if name not in taken and base.uses[name] and not any(loose_template(name) == loose_template(t) for t in taken):
-            faults.append(f"{name} {base.trace.values[base.trace.params[name]].shape} of the base has no counterpart in the model")
+        if (
+            name not in taken
+            and base.uses[name]
+            and not any(loose_template(name) == loose_template(t) for t in taken)
+        ):
+            faults.append(
+                f"{name} {base.trace.values[base.trace.params[name]].shape} of the base has no counterpart in the model"
+            )
     return faults[:12]

@@ -90,13 +90,24 @@ def stack_names(branches: list[tuple[Branch, int]]) -> dict[int, str]:
     return names
 
 
-def row_of(f: Facts, scheme: Scheme, gamma: float, fold: float, offset: bool, branches: list[tuple[Branch, int]], stacks: Mapping[int, str], said: Overrides) -> Row:
+def row_of(
+    f: Facts,
+    scheme: Scheme,
+    gamma: float,
+    fold: float,
+    offset: bool,
+    branches: list[tuple[Branch, int]],
+    stacks: Mapping[int, str],
+    said: Overrides,
+) -> Row:
     """The row of one parameter. `gamma`: richness; `fold`: the product of its folds; `said`: the user's overrides."""
     numbers = said.numbers(f.name)
     scales = Scales()
     if not scheme.identity:
         if scheme.width != "sp":
-            start = f.m_in**-0.5 if rules.opposed(f.kind, f.m_in, f.m_out) else None  # no rule: what planning proposes
+            start = (
+                f.m_in**-0.5 if rules.opposed(f.kind, f.m_in, f.m_out) else None
+            )  # no rule: what planning proposes
             scales *= rules.kind_scales(f.kind, f.m_in, f.m_out, init=start)  # type: ignore[arg-type]
         if scheme.alpha is not None:
             scales *= rules.place_scales(f.where, f.m_L, scheme.alpha, uses=f.reuse, zero_tail=f.zero_tail)  # type: ignore[arg-type]
@@ -125,7 +136,9 @@ def row_of(f: Facts, scheme: Scheme, gamma: float, fold: float, offset: bool, br
         f.base_shape,
         offset=offset,
         muon=f.kind == "matrix" and not f.first and f.readout is None and not f.tied and len(f.shape) == 2,
-        override=tuple(sorted((k, float(v)) for k, v in numbers.items() if k in ("lr", "weight_decay", "eps"))),
+        override=tuple(
+            sorted((k, float(v)) for k, v in numbers.items() if k in ("lr", "weight_decay", "eps"))
+        ),
     )
 
 

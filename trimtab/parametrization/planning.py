@@ -86,14 +86,18 @@ def parametrize(
     numbers = meta_buffers.numbers(model, base)
     traces = [record(model, example, "model", numbers), record(base, example, "base")]
     if not traces[1].real:
-        raise InputError("the base must have real weights: its residual branches are verified by numbers there. Build it on a real device; only the model may be on meta.")
+        raise InputError(
+            "the base must have real weights: its residual branches are verified by numbers there. Build it on a real device; only the model may be on meta."
+        )
     skip = said.patterns("skip")
     graph, base_graph, pairing, facts = _compared(traces, said, skip)
     notes: list[str] = []
     if scheme.alpha is not None:
         alone = _unfoldable(graph, facts, pairing)
         if alone:
-            notes.append(f"{', '.join(alone[:3])}: a branch that is there once whatever the depth and ends in nothing that folds; left as it is.")
+            notes.append(
+                f"{', '.join(alone[:3])}: a branch that is there once whatever the depth and ends in nothing that folds; left as it is."
+            )
             graph, base_graph, pairing, facts = _compared(traces, said, (*skip, *alone))
     gamma = gamma0
     if scheme.width == "ntk":  # docs/theory.md, equation (12)
@@ -101,7 +105,12 @@ def parametrize(
     folds = collect(graph, base_graph, pairing, facts, gamma)
     branches = branches_of(graph)
     stacks = stack_names(branches)
-    rows = {name: row_of(f, scheme, gamma, folds.factor.get(name, 1.0), name in folds.offset, branches, stacks, said) for name, f in facts.items()}
+    rows = {
+        name: row_of(
+            f, scheme, gamma, folds.factor.get(name, 1.0), name in folds.offset, branches, stacks, said
+        )
+        for name, f in facts.items()
+    }
     if scheme.width != "sp":
         _ask_for_starts(facts, rows, said)
     depth = _depth({stacks[k]: n / b for k, (n, b) in enumerate(pairing.counts)})
@@ -117,18 +126,26 @@ def parametrize(
         else:
             p._measure(model, strict=False)
     elif apply:
-        raise InputError("a model on the meta device has no weights to rescale: pass apply=False, and call p.apply(model) when it is materialised.")
+        raise InputError(
+            "a model on the meta device has no weights to rescale: pass apply=False, and call p.apply(model) when it is materialised."
+        )
     return p
 
 
 def _checked(model: Any, base: Any, gamma0: Any, example: Any) -> Any:
-    problems = [f"{label} must be an nn.Module: got {type(m).__name__}" for label, m in (("model", model), ("base", base)) if not isinstance(m, nn.Module)]
+    problems = [
+        f"{label} must be an nn.Module: got {type(m).__name__}"
+        for label, m in (("model", model), ("base", base))
+        if not isinstance(m, nn.Module)
+    ]
     if isinstance(gamma0, bool) or not isinstance(gamma0, int | float) or not 0 < gamma0 < math.inf:
         problems.append(f"gamma0 must be a finite number > 0: got {gamma0!r}")
     if example is None and isinstance(model, nn.Module):
         example = getattr(model, "dummy_inputs", None)
         if example is None:
-            problems.append("an example of the model's inputs is needed to see what it computes: pass example= a tensor, a tuple of args or a dict of kwargs")
+            problems.append(
+                "an example of the model's inputs is needed to see what it computes: pass example= a tensor, a tuple of args or a dict of kwargs"
+            )
     if isinstance(model, nn.Module) and isinstance(base, nn.Module):
         problems += _memory_faults(model, base) + _complex_faults(model, base)
     if problems:
@@ -142,11 +159,15 @@ def _memory_faults(model: nn.Module, base: nn.Module) -> list[str]:
     if model is base or _unwrapped(model) is _unwrapped(base):
         return [f"model and base are one object, and the base is only read: {cure}"]
     there = {_memory(q): n for n, q in base.named_parameters() if _memory(q)}
-    shared = [(n, there[_memory(q)]) for n, q in model.named_parameters() if adjustable(q) and _memory(q) in there]
+    shared = [
+        (n, there[_memory(q)]) for n, q in model.named_parameters() if adjustable(q) and _memory(q) in there
+    ]
     if shared:
         name, other = shared[0]
         more = f" ({len(shared)} are, also {', '.join(n for n, _ in shared[1:4])})" if len(shared) > 1 else ""
-        return [f"{name} of the model and {other} of the base are one memory{more}, so rescaling it would change the base: {cure}"]
+        return [
+            f"{name} of the model and {other} of the base are one memory{more}, so rescaling it would change the base: {cure}"
+        ]
     first: dict[tuple[int, ...], str] = {}
     for name, q in model.named_parameters():
         place = (q.data_ptr(), q.numel()) if adjustable(q) and _memory(q) else ()
@@ -167,7 +188,12 @@ def _memory(q: nn.Parameter) -> int:
 
 
 def _complex_faults(model: nn.Module, base: nn.Module) -> list[str]:
-    names = [f"{name} of the {label}" for label, m in (("model", model), ("base", base)) for name, q in m.named_parameters() if q.is_complex()]
+    names = [
+        f"{name} of the {label}"
+        for label, m in (("model", model), ("base", base))
+        for name, q in m.named_parameters()
+        if q.is_complex()
+    ]
     if not names:
         return []
     return [
@@ -196,7 +222,9 @@ def _ask_for_starts(facts: Mapping[str, Facts], rows: Mapping[str, Row], said: O
     Raises:
         InputError: with the matrices and an override that can be pasted.
     """
-    asked = {n: f for n, f in facts.items() if opposed(f.kind, f.m_in, f.m_out) and "init" not in said.numbers(n)}
+    asked = {
+        n: f for n, f in facts.items() if opposed(f.kind, f.m_in, f.m_out) and "init" not in said.numbers(n)
+    }
     if not asked:
         return
     overrides: dict[str, dict[str, float]] = {}
@@ -206,7 +234,9 @@ def _ask_for_starts(facts: Mapping[str, Facts], rows: Mapping[str, Row], said: O
         matched = [n for n in facts if fnmatch.fnmatchcase(n, pattern)]
         alike = all(n in asked and math.isclose(rows[n].init, rows[name].init, rel_tol=1e-9) for n in matched)
         overrides[pattern if alike else name] = {"init": init}
-    seen = dict.fromkeys(f"{template(n)}: fan-in x {f.m_in:.4g}, fan-out x {f.m_out:.4g}" for n, f in asked.items())
+    seen = dict.fromkeys(
+        f"{template(n)}: fan-in x {f.m_in:.4g}, fan-out x {f.m_out:.4g}" for n, f in asked.items()
+    )
     raise InputError(
         "\n".join(
             [
@@ -230,7 +260,9 @@ def _depth(ratios: Mapping[str, float]) -> float | dict[str, float]:
     alike: dict[str, set[float]] = {}
     for name, ratio in ratios.items():
         alike.setdefault(template(name), set()).add(ratio)
-    return {template(name) if len(alike[template(name)]) == 1 else name: ratio for name, ratio in ratios.items()}
+    return {
+        template(name) if len(alike[template(name)]) == 1 else name: ratio for name, ratio in ratios.items()
+    }
 
 
 def _pattern(name: str) -> str:
@@ -253,12 +285,16 @@ def _unwrapped(model: nn.Module) -> nn.Module:
     return model
 
 
-def _compared(traces: list[Trace], said: Overrides, skip: tuple[str, ...]) -> tuple[Graph, Graph, Pairing, dict[str, Facts]]:
+def _compared(
+    traces: list[Trace], said: Overrides, skip: tuple[str, ...]
+) -> tuple[Graph, Graph, Pairing, dict[str, Facts]]:
     """Both models analysed, paired and read."""
     patterns = dict(branch=said.patterns("branch"), skip=skip)
     base = Graph(traces[1], "base", **patterns)
     refuted = {frozenset(map(template, names)) for names in base.refuted}
-    graph = Graph(traces[0], "model", **patterns, refuted=lambda names: frozenset(map(template, names)) in refuted)
+    graph = Graph(
+        traces[0], "model", **patterns, refuted=lambda names: frozenset(map(template, names)) in refuted
+    )
     pairing = pair(graph, base, skip)
     if not graph.trace.real and _adopt_tails(graph, base, pairing):
         pairing = pair(graph, base, skip)
@@ -271,9 +307,15 @@ def _adopt_tails(graph: Graph, base: Graph, pairing: Pairing) -> bool:
     for r in graph.residuals:
         proven = base.residuals[pairing.branch_twin[r.index]]
         names = {site.name for site in proven.tail}
-        found = next((t for t in r.candidates if {pairing.twin[s.name] for s in t} == names), None) if names else {}
+        found = (
+            next((t for t in r.candidates if {pairing.twin[s.name] for s in t} == names), None)
+            if names
+            else {}
+        )
         if found is None:
-            raise StructureError(f"the tail proven in the base, {sorted(names)}, has no counterpart in the model's branch. Build the model on a real device.")
+            raise StructureError(
+                f"the tail proven in the base, {sorted(names)}, has no counterpart in the model's branch. Build the model on a real device."
+            )
         if found != r.tail:
             r.tail, r.blocked, changed = found, proven.blocked, True
     return changed
@@ -298,7 +340,11 @@ def _unfoldable(graph: Graph, facts: Mapping[str, Facts], pairing: Pairing) -> l
             f'Pass overrides={{"{_pattern(inside[-1])}": "skip"}} to leave such branches unscaled, or use scheme="mup".'
         )
     if problems:
-        raise StructureError("\n".join(["a branch must end in parameters it is homogeneous in:", *(f"  - {p}" for p in problems[:6])]))
+        raise StructureError(
+            "\n".join(
+                ["a branch must end in parameters it is homogeneous in:", *(f"  - {p}" for p in problems[:6])]
+            )
+        )
     return alone
 
 

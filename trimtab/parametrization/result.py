@@ -39,7 +39,15 @@ NoDecay = str | Iterable[str] | Callable[[Row], bool] | None
 class Parametrization:
     """What `parametrize` found and what follows from it. Rows are read by name: `p["head.weight"].u`."""
 
-    def __init__(self, rows: dict[str, Row], branches: list[Branch], depth: float | dict[str, float], scheme: Scheme, gamma0: float, width: float):
+    def __init__(
+        self,
+        rows: dict[str, Row],
+        branches: list[Branch],
+        depth: float | dict[str, float],
+        scheme: Scheme,
+        gamma0: float,
+        width: float,
+    ):
         self.rows, self.branches, self.depth = rows, branches, depth
         self.scheme, self.gamma0, self.width = scheme, gamma0, width
         self.notes: list[str] = []
@@ -107,10 +115,15 @@ class Parametrization:
         for alias, name in self._aliases.items():
             also[name].append(alias)
         first = next(iter(self.rows), "")
-        prefixes = dict.fromkeys(["", *(p[: -len(n)] for n in also.get(first, []) for p in plain if p.endswith("." + n))])
+        prefixes = dict.fromkeys(
+            ["", *(p[: -len(n)] for n in also.get(first, []) for p in plain if p.endswith("." + n))]
+        )
         matches = []
         for prefix in prefixes:
-            names = {name: next((plain[prefix + n] for n in also[name] if prefix + n in plain), None) for name in self.rows}
+            names = {
+                name: next((plain[prefix + n] for n in also[name] if prefix + n in plain), None)
+                for name in self.rows
+            }
             matches.append({name: given[n] for name, n in names.items() if n is not None})
         most = max(matches, key=len)
         if len(most) < len(self.rows):
@@ -123,8 +136,14 @@ class Parametrization:
         own = [m for m in whole if all(id(p) in known for p in m.values())]
         different = {tuple(id(p) for p in m.values()): m for m in own or whole}
         if len(different) > 1:
-            inside = [prefix.rstrip(".") or "itself" for prefix, m in zip(prefixes, matches, strict=True) if len(m) == len(self.rows)]
-            raise InputError(f"which of the copies in {type(model).__name__} is meant cannot be told: {', '.join(inside)}. Pass that one as model=.")
+            inside = [
+                prefix.rstrip(".") or "itself"
+                for prefix, m in zip(prefixes, matches, strict=True)
+                if len(m) == len(self.rows)
+            ]
+            raise InputError(
+                f"which of the copies in {type(model).__name__} is meant cannot be told: {', '.join(inside)}. Pass that one as model=."
+            )
         return next(iter(different.values()), {})
 
     def apply(self, model: nn.Module) -> Parametrization:
@@ -150,7 +169,13 @@ class Parametrization:
             row = self.rows[name]
             if row.rescale not in (1.0, None):
                 with torch.no_grad():
-                    p.copy_(scaled(p.detach().to(torch.promote_types(p.dtype, torch.float32)), row.rescale, row.offset))
+                    p.copy_(
+                        scaled(
+                            p.detach().to(torch.promote_types(p.dtype, torch.float32)),
+                            row.rescale,
+                            row.offset,
+                        )
+                    )
         other = copy.copy(self)
         other.rows, other.notes, other._models = dict(self.rows), list(self.notes), [model]
         other._families, other._exempt, other._decayed = dict(self._families), set(), set()
@@ -160,10 +185,16 @@ class Parametrization:
         """Each parameter's init law as a ratio to base, and from it `rescale`."""
         params = self.named_parameters(model)
         if any(p.is_meta for p in params.values()):
-            raise InputError("a model on the meta device has no weights to rescale: materialise and initialise it first.")
-        broken = [n for n, p in params.items() if adjustable(p) and not bool(torch.isfinite(p.detach()).all())]
+            raise InputError(
+                "a model on the meta device has no weights to rescale: materialise and initialise it first."
+            )
+        broken = [
+            n for n, p in params.items() if adjustable(p) and not bool(torch.isfinite(p.detach()).all())
+        ]
         if broken and strict:
-            raise InputError(f"the weights must be finite: {broken[0]} holds nan or inf ({len(broken)} parameters do). Initialise the model first.")
+            raise InputError(
+                f"the weights must be finite: {broken[0]} holds nan or inf ({len(broken)} parameters do). Initialise the model first."
+            )
         laws, problems = measure(params, self.rows, self._draws, self.scheme)
         if problems and strict:
             raise LawError(
@@ -178,7 +209,9 @@ class Parametrization:
         for name, (law, value) in laws.items():
             row = self.rows[name]
             rescale = row.init / value  # docs/theory.md, equation (19)
-            self.rows[name] = dataclasses.replace(row, rescale=1.0 if math.isclose(rescale, 1.0, rel_tol=1e-12) else rescale, law=law)
+            self.rows[name] = dataclasses.replace(
+                row, rescale=1.0 if math.isclose(rescale, 1.0, rel_tol=1e-12) else rescale, law=law
+            )
         return {name: value for name, (_, value) in laws.items()}
 
     # -- optimizers --------------------------------------------------------------------------------------------------
@@ -220,7 +253,9 @@ class Parametrization:
             return [name for name, row in self.rows.items() if row.muon == (only == "matrices")]
         chosen = [name for name in self.rows if fnmatch.fnmatchcase(name, only)]
         if not chosen:
-            raise InputError(f"only must be 'matrices', 'rest', a pattern of parameter names or a function of a row: {only!r} matches none of {len(self.rows)} names.")
+            raise InputError(
+                f"only must be 'matrices', 'rest', a pattern of parameter names or a function of a row: {only!r} matches none of {len(self.rows)} names."
+            )
         return chosen
 
     def _undecayed(self, no_decay: NoDecay) -> set[str]:
@@ -237,12 +272,19 @@ class Parametrization:
             if not isinstance(pattern, str):
                 problems.append(f"{pattern!r} is no pattern of names")
                 continue
-            found = {name for name, also in called.items() if any(fnmatch.fnmatchcase(a, pattern) for a in also)}
+            found = {
+                name for name, also in called.items() if any(fnmatch.fnmatchcase(a, pattern) for a in also)
+            }
             if not found:
-                problems.append(f"{pattern!r} matches no parameter; names look like {', '.join(list(self.rows)[:3])}")
+                problems.append(
+                    f"{pattern!r} matches no parameter; names look like {', '.join(list(self.rows)[:3])}"
+                )
             chosen |= found
         if problems:
-            raise faults("no_decay must be a pattern of parameter names, a list of them or a function of a row:", problems)
+            raise faults(
+                "no_decay must be a pattern of parameter names, a list of them or a function of a row:",
+                problems,
+            )
         return chosen
 
     def groups(
@@ -273,7 +315,10 @@ class Parametrization:
         if only is None:
             self._refuse_strangers(model, params)
         all_factors = self._by_family(fam, hyper)
-        decay, eps = hyper.get("weight_decay", default(cls, "weight_decay")), hyper.get("eps", default(cls, "eps"))
+        decay, eps = (
+            hyper.get("weight_decay", default(cls, "weight_decay")),
+            hyper.get("eps", default(cls, "eps")),
+        )
         if fam.decay == "coupled" and decay and not self.scheme.identity and COUPLED not in self.notes:
             self.notes.append(COUPLED)
         merged: dict[tuple[float, ...], list[nn.Parameter]] = {}
@@ -289,7 +334,13 @@ class Parametrization:
             if name in exempt:
                 f = f | {"weight_decay": 0.0}
             (self._exempt if name in exempt else self._decayed).add(name)
-            if row.offset and row.init != 1 and decay and f["weight_decay"] and "weight_decay" not in dict(row.override):
+            if (
+                row.offset
+                and row.init != 1
+                and decay
+                and f["weight_decay"]
+                and "weight_decay" not in dict(row.override)
+            ):
                 raise OptimizerError(
                     f"{name} is a gain stored as 1 + w, folded to {row.init:.4g}: decay would pull it back to 1. "
                     f"Exempt it: no_decay='{name}' here, or overrides={{'{name}': {{'weight_decay': 0}}}} in parametrize."
@@ -303,7 +354,9 @@ class Parametrization:
             merged.setdefault(key, []).append(p)
             numbers.setdefault(key, group)
         if not merged:
-            raise InputError("no trainable parameter is left for this optimizer: all are frozen or excluded by only=.")
+            raise InputError(
+                "no trainable parameter is left for this optimizer: all are frozen or excluded by only=."
+            )
         if model is not None:
             self._remember(model)
         return [{"params": ps, **numbers[key]} for key, ps in merged.items()]
@@ -311,7 +364,11 @@ class Parametrization:
     def _refuse_strangers(self, model: nn.Module | None, params: Mapping[str, nn.Parameter]) -> None:
         """Parameters that came after parametrize (a new head, an adapter) have no factors, and would silently not be trained."""
         known = {id(p) for p in params.values()}
-        new = [name for name, p in (self._models[0] if model is None else model).named_parameters() if p.requires_grad and id(p) not in known]
+        new = [
+            name
+            for name, p in (self._models[0] if model is None else model).named_parameters()
+            if p.requires_grad and id(p) not in known
+        ]
         if new:
             raise InputError(
                 f"every trainable parameter must have been parametrized: {len(new)} have no factors, the first is {new[0]}. "
@@ -331,7 +388,9 @@ class Parametrization:
         """The optimizer, built on `groups`."""
         groups = self.groups(cls, lr, model=model, only=only, no_decay=no_decay, **hyper)
         optimizer = cls(groups, lr=lr, **hyper)
-        if hyper.get("initial_accumulator_value") and not self.scheme.identity:  # Adagrad's state starts in units of g^2
+        if (
+            hyper.get("initial_accumulator_value") and not self.scheme.identity
+        ):  # Adagrad's state starts in units of g^2
             for name, p in self.named_parameters(model).items():
                 if p in optimizer.state and "sum" in optimizer.state[p]:
                     optimizer.state[p]["sum"] *= self.rows[name].s ** 2
@@ -362,11 +421,17 @@ class Parametrization:
         for i, group in enumerate(optimizer.param_groups):
             unknown = [p for p in group["params"] if id(p) not in names]
             if unknown:
-                raise OptimizerError(f"group {i} holds {len(unknown)} parameters that are not of the parametrized model. Build it with p.groups(..., model=the wrapped model).")
+                raise OptimizerError(
+                    f"group {i} holds {len(unknown)} parameters that are not of the parametrized model. Build it with p.groups(..., model=the wrapped model)."
+                )
             found = [(names[id(p)], expected[names[id(p)]]) for p in group["params"]]
             for name, f in found:
                 for key, value in f.items():
-                    if not math.isclose(value, found[0][1][key], rel_tol=1e-9) and (key != "eps" or "eps" in group) and (key != "weight_decay" or group.get("weight_decay")):
+                    if (
+                        not math.isclose(value, found[0][1][key], rel_tol=1e-9)
+                        and (key != "eps" or "eps" in group)
+                        and (key != "weight_decay" or group.get("weight_decay"))
+                    ):
                         raise OptimizerError(
                             f"group {i} mixes parameters whose {key} factors differ: {found[0][0]} {found[0][1][key]:.6g}, {name} {value:.6g}. Something regrouped the parameters: hand over p.optimizer(...) or p.groups(...)."
                         )
@@ -395,7 +460,9 @@ class Parametrization:
                     value = float(group.get("initial_lr", value))
                 if f[key] == 0:
                     if value != 0:
-                        raise OptimizerError(f"{key} of group {i} must be 0 (an override says so): it is {value:.6g}.")
+                        raise OptimizerError(
+                            f"{key} of group {i} must be 0 (an override says so): it is {value:.6g}."
+                        )
                     continue
                 bases.append((i, value / f[key]))
             near = 1e-5 if any(isinstance(g.get(key), Tensor) for g in optimizer.param_groups) else 1e-7
@@ -404,7 +471,11 @@ class Parametrization:
                     j, y = bases[0]
                     raise OptimizerError(
                         f"{key} divided by its factor must be one number over all groups: group {j} gives {y:.6g}, group {i} gives {x:.6g}. "
-                        + (_schedule_advice(optimizer) if key == "lr" else "A trainer or a reload has erased the factors: rebuild with p.optimizer.")
+                        + (
+                            _schedule_advice(optimizer)
+                            if key == "lr"
+                            else "A trainer or a reload has erased the factors: rebuild with p.optimizer."
+                        )
                     )
 
     def _check_exempt(self, optimizer: Any) -> set[int]:
@@ -439,17 +510,23 @@ class Parametrization:
         Returns:
             the norm before clipping.
         """
-        params = [(p, self.rows[name]) for name, p in self.named_parameters(model).items() if p.grad is not None]
+        params = [
+            (p, self.rows[name]) for name, p in self.named_parameters(model).items() if p.grad is not None
+        ]
         if not params:
             return torch.tensor(0.0)
         grads = [p.grad for p, _ in params if p.grad is not None]
         weights = [1.0 if self.scheme.identity else math.sqrt(row.u / row.s) for _, row in params]
         norms = [torch.linalg.vector_norm(g) for g in grads]
         norms = [n.full_tensor() if hasattr(n, "full_tensor") else n for n in norms]  # type: ignore[attr-defined]
-        total = torch.linalg.vector_norm(torch.stack([n.to(norms[0].device) * w for n, w in zip(norms, weights, strict=True)]))
+        total = torch.linalg.vector_norm(
+            torch.stack([n.to(norms[0].device) * w for n, w in zip(norms, weights, strict=True)])
+        )
         factor = torch.clamp(max_norm / (total + 1e-6), max=1.0)
         for g in grads:
-            g.mul_(factor.to(device=g.device, dtype=g.dtype) if not hasattr(g, "full_tensor") else float(factor))
+            g.mul_(
+                factor.to(device=g.device, dtype=g.dtype) if not hasattr(g, "full_tensor") else float(factor)
+            )
         return total
 
     # -- save and compare ------------------------------------------------------------------------------------------------
@@ -475,13 +552,20 @@ class Parametrization:
         try:
             data = json.loads(text)
             if data["format"] != FORMAT:
-                raise InputError(f"format must be {FORMAT}: got {data['format']!r}. Read it with the version of trimtab that wrote it.")
+                raise InputError(
+                    f"format must be {FORMAT}: got {data['format']!r}. Read it with the version of trimtab that wrote it."
+                )
             rows = {r["name"]: row_from(r) for r in data["rows"]}
-            branches = [Branch(b["name"], b["kind"], tuple(b["tail"]), tuple(b["parameters"]), b["stack"]) for b in data["branches"]]
+            branches = [
+                Branch(b["name"], b["kind"], tuple(b["tail"]), tuple(b["parameters"]), b["stack"])
+                for b in data["branches"]
+            ]
             p = cls(rows, branches, data["depth"], Scheme(**data["scheme"]), data["gamma0"], data["width"])
             p.notes, p._aliases = list(data["notes"]), dict(data["aliases"])
         except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
-            raise InputError(f"the text must be what Parametrization.to_json wrote: {type(error).__name__}: {error}.") from error
+            raise InputError(
+                f"the text must be what Parametrization.to_json wrote: {type(error).__name__}: {error}."
+            ) from error
         return p
 
     def differences(self, other: Parametrization) -> list[str]:
@@ -547,7 +631,12 @@ def _schedule_advice(optimizer: Any) -> str:
         "A schedule with an absolute peak or floor, a trainer or a reload has erased the factors. "
         "Build the optimizer anew with p.optimizer. Then, for OneCycleLR(max_lr=x), CyclicLR(base_lr=x, max_lr=y) and "
         "ReduceLROnPlateau(min_lr=x), pass p.lrs(optimizer, x) in place of x. CosineAnnealingLR(eta_min=x) takes one "
-        f"number for all groups: use {line} in its place" + (", with f = x / lr, the base's." if floor is None else f", a floor of {floor:.6g} times the rate in each group.")
+        f"number for all groups: use {line} in its place"
+        + (
+            ", with f = x / lr, the base's."
+            if floor is None
+            else f", a floor of {floor:.6g} times the rate in each group."
+        )
     )
 
 

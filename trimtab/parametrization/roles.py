@@ -51,7 +51,9 @@ class Facts:
     tied: bool = False
     first: bool = False  # takes the model's input
     partner: str | None = None  # the weight whose bias this is
-    rank: int = 0  # which of the like-named parameters of its block this is (0.weight, 2.weight of a Sequential)
+    rank: int = (
+        0  # which of the like-named parameters of its block this is (0.weight, 2.weight of a Sequential)
+    )
     fans: tuple[int, int, int, int] = (1, 1, 1, 1)  # fan_in, fan_out of the model, of the base
 
 
@@ -66,18 +68,30 @@ class Overrides:
                 problems.append(f"{pattern!r} matches no parameter; names look like {', '.join(names[:3])}")
             if isinstance(value, str):
                 if value not in (*ROLES, "branch", "skip"):
-                    problems.append(f"{pattern!r}: {value!r} is not one of {', '.join(map(repr, (*ROLES, 'branch', 'skip')))}")
+                    problems.append(
+                        f"{pattern!r}: {value!r} is not one of {', '.join(map(repr, (*ROLES, 'branch', 'skip')))}"
+                    )
             elif isinstance(value, Mapping):
                 for key, number in value.items():
                     if key == "init_law":
                         if not isinstance(number, str | int | float) or isinstance(number, bool):
-                            problems.append(f"{pattern!r}: init_law must be a number (std of the model / std of the base) or the name of a law: got {number!r}")
+                            problems.append(
+                                f"{pattern!r}: init_law must be a number (std of the model / std of the base) or the name of a law: got {number!r}"
+                            )
                     elif key not in NUMBERS:
-                        problems.append(f"{pattern!r}: {key!r} is not one of {', '.join((*NUMBERS, 'init_law'))}")
-                    elif isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < math.inf:
+                        problems.append(
+                            f"{pattern!r}: {key!r} is not one of {', '.join((*NUMBERS, 'init_law'))}"
+                        )
+                    elif (
+                        isinstance(number, bool)
+                        or not isinstance(number, int | float)
+                        or not 0 <= number < math.inf
+                    ):
                         problems.append(f"{pattern!r}: {key} must be a finite number >= 0: got {number!r}")
             else:
-                problems.append(f"{pattern!r}: must be a role, 'branch', 'skip' or a dict of numbers: got {value!r}")
+                problems.append(
+                    f"{pattern!r}: must be a role, 'branch', 'skip' or a dict of numbers: got {value!r}"
+                )
         if problems:
             raise faults("overrides must name parameters and say what they are:", problems)
 
@@ -129,7 +143,14 @@ def read(model: Graph, base: Graph, pairing: Pairing, overrides: Overrides) -> d
             else:  # numbers that are left alone, whatever they are for
                 found[name] = reader.untold(name)
     if problems:
-        raise StructureError("\n".join(["what differs between model and base must be width and depth only:", *(f"  - {p}" for p in problems[:12])]))
+        raise StructureError(
+            "\n".join(
+                [
+                    "what differs between model and base must be width and depth only:",
+                    *(f"  - {p}" for p in problems[:12]),
+                ]
+            )
+        )
     return found
 
 
@@ -145,10 +166,16 @@ class _Reader:
     def _ranks(self) -> dict[str, int]:
         peers: dict[object, int] = {}
         ranks: dict[str, int] = {}
-        order = sorted(self.model.uses, key=lambda n: (min((u.node for u in self.model.uses[n]), default=1 << 60), n))
+        order = sorted(
+            self.model.uses, key=lambda n: (min((u.node for u in self.model.uses[n]), default=1 << 60), n)
+        )
         for name in order:
             place = self.pairing.places[name]
-            key = (template(name), place.branches) if place.branches else (template(name), "stream" if place.stream is not None else "outside")
+            key = (
+                (template(name), place.branches)
+                if place.branches
+                else (template(name), "stream" if place.stream is not None else "outside")
+            )
             ranks[name] = peers.get(key, 0) if place.stream is None else 0
             peers[key] = peers.get(key, 0) + 1
         return ranks
@@ -159,34 +186,73 @@ class _Reader:
         twin = self.pairing.twin[name]
         shape, base_shape = self._shape(self.model, name), self._shape(self.base, twin)
         if 0 in shape or 0 in base_shape:
-            raise StructureError(f"{name} has no elements (shape {shape}, base {base_shape}): remove it, nothing can be said of it.")
+            raise StructureError(
+                f"{name} has no elements (shape {shape}, base {base_shape}): remove it, nothing can be said of it."
+            )
         if len(shape) != len(base_shape):
-            raise StructureError(f"{name} has shape {shape}, its twin {twin} in the base {base_shape}: other ranks, so another architecture.")
+            raise StructureError(
+                f"{name} has shape {shape}, its twin {twin} in the base {base_shape}: other ranks, so another architecture."
+            )
         sibling = name if self.model.uses[name] else self.siblings.of(name, shape) or name
         uses = self.model.uses[sibling]
         twin_uses = self.base.uses[twin] or self.base.uses[self.pairing.twin[sibling]]
-        if uses and not twin_uses:  # an expert of the base that this example did not visit looks like a visited one
+        if (
+            uses and not twin_uses
+        ):  # an expert of the base that this example did not visit looks like a visited one
             twin_uses = self.base.uses.get(self.base_siblings.of(twin, base_shape) or twin, [])
         role = self.overrides.role(name)
         kind, m_in, m_out, fans, tied = self._ratios(name, shape, base_shape, uses, twin_uses, role)
         first = self._first(sibling)
         readout = self._readout(sibling, tied)
         label = role or self._label(kind, m_in, m_out, first, readout)
-        facts = Facts(name, twin, shape, base_shape, label, kind, m_in, m_out, tied=tied, first=first, readout=readout, fans=fans)
-        facts = dataclasses.replace(facts, uses=tuple(dict.fromkeys(u.kind for u in uses)), partner=self._partner(sibling), rank=self.ranks[sibling])
+        facts = Facts(
+            name,
+            twin,
+            shape,
+            base_shape,
+            label,
+            kind,
+            m_in,
+            m_out,
+            tied=tied,
+            first=first,
+            readout=readout,
+            fans=fans,
+        )
+        facts = dataclasses.replace(
+            facts,
+            uses=tuple(dict.fromkeys(u.kind for u in uses)),
+            partner=self._partner(sibling),
+            rank=self.ranks[sibling],
+        )
         return self._placed(facts, sibling, twin)
 
     def untold(self, name: str) -> Facts:
         """Of a parameter that gets nothing, only its shape."""
         twin = self.pairing.twin[name]
-        return Facts(name, twin, self._shape(self.model, name), self._shape(self.base, twin), "scalar", "scalar", 1.0, 1.0)
+        return Facts(
+            name,
+            twin,
+            self._shape(self.model, name),
+            self._shape(self.base, twin),
+            "scalar",
+            "scalar",
+            1.0,
+            1.0,
+        )
 
     @staticmethod
     def _shape(graph: Graph, name: str) -> tuple[int, ...]:
         return graph.trace.values[graph.trace.params[name]].shape
 
     def _ratios(
-        self, name: str, shape: tuple[int, ...], base_shape: tuple[int, ...], uses: list[Use], twin_uses: list[Use], role: str | None
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        base_shape: tuple[int, ...],
+        uses: list[Use],
+        twin_uses: list[Use],
+        role: str | None,
     ) -> tuple[str, float, float, tuple[int, int, int, int], bool]:
         """(kind, m_in, m_out, fans, tied) of a parameter, an override's word first."""
         numel = math.prod(shape) / math.prod(base_shape)
@@ -195,7 +261,9 @@ class _Reader:
         lookup = [u for u in uses if u.kind == "lookup"]
         base_of = {k: [u for u in twin_uses if u.kind == k] for k in ("contract", "lookup", "elementwise")}
         if role in ("scalar", "elementwise") or (role is None and not contract and not lookup):
-            return self._elementwise(name, shape, base_shape, uses, base_of["elementwise"], role, numel, growing)
+            return self._elementwise(
+                name, shape, base_shape, uses, base_of["elementwise"], role, numel, growing
+            )
         if lookup and base_of["lookup"]:
             a, b = lookup[0], base_of["lookup"][0]
             rows = a.fan_in / b.fan_in
@@ -204,15 +272,26 @@ class _Reader:
                     f"{name}: its rows are looked up by an input (a vocabulary or positions), {b.fan_in} in the base and {a.fan_in} here, which is no width. Use the same, or overrides={{'{name}': 'input'}}."
                 )
             tied = bool(contract)
-            return "matrix", 1.0 if role in (None, "input") else rows, a.fan_out / b.fan_out, (a.fan_in, a.fan_out, b.fan_in, b.fan_out), tied
+            return (
+                "matrix",
+                1.0 if role in (None, "input") else rows,
+                a.fan_out / b.fan_out,
+                (a.fan_in, a.fan_out, b.fan_in, b.fan_out),
+                tied,
+            )
         if contract and base_of["contract"]:
-            pairs = {(a.fan_in / b.fan_in, self._growth(a, b)) for a, b in zip(contract, base_of["contract"], strict=False)}
+            pairs = {
+                (a.fan_in / b.fan_in, self._growth(a, b))
+                for a, b in zip(contract, base_of["contract"], strict=False)
+            }
             a, b = contract[0], base_of["contract"][0]
             if a.copies != b.copies and role is None:
                 raise StructureError(
                     f"{name} holds {a.copies} matrices (experts, groups) and {b.copies} in the base: their number is no width. Use the same, or overrides={{'{name}': 'hidden'}}."
                 )
-            sliced = a.fan_in * a.fan_out * a.copies < math.prod(shape) and len(contract) != len(base_of["contract"])
+            sliced = a.fan_in * a.fan_out * a.copies < math.prod(shape) and len(contract) != len(
+                base_of["contract"]
+            )
             if sliced and role is None:
                 raise StructureError(
                     f"{name} {shape} (base {base_shape}) is used slice by slice, {len(contract)} times here and {len(base_of['contract'])} in the base: the weights of several blocks in one tensor. One rate cannot serve them; keep them in a ParameterList."
@@ -234,12 +313,28 @@ class _Reader:
                     f"{name} is the network's readout with {b.fan_out} outputs in the base and {a.fan_out} here: outputs (classes, a vocabulary) are no width. Use the same, or overrides={{'{name}': 'readout'}} (or 'hidden' if this is a width)."
                 )
             return "matrix", m_in, m_out, fans, False
-        if len(shape) >= 2 and role in ("input", "hidden", "readout"):  # no use was seen: torch's (out, in, ...) convention
+        if len(shape) >= 2 and role in (
+            "input",
+            "hidden",
+            "readout",
+        ):  # no use was seen: torch's (out, in, ...) convention
             fans = (math.prod(shape[1:]), shape[0], math.prod(base_shape[1:]), base_shape[0])
             m_in, m_out = fans[0] / fans[2], fans[1] / fans[3]
-            return "matrix", 1.0 if role == "input" else m_in, 1.0 if role == "readout" else m_out, fans, False
+            return (
+                "matrix",
+                1.0 if role == "input" else m_in,
+                1.0 if role == "readout" else m_out,
+                fans,
+                False,
+            )
         if role is not None:
-            return "matrix", numel if role == "readout" else 1.0, numel if role == "input" else 1.0, (1, 1, 1, 1), False
+            return (
+                "matrix",
+                numel if role == "readout" else 1.0,
+                numel if role == "input" else 1.0,
+                (1, 1, 1, 1),
+                False,
+            )
         raise StructureError(
             f"{name} is used as {sorted({u.kind for u in uses})} here and as {sorted({u.kind for u in twin_uses})} in the base: another architecture, or an example that takes another path."
         )
@@ -255,7 +350,15 @@ class _Reader:
         return m_out
 
     def _elementwise(
-        self, name: str, shape: tuple[int, ...], base_shape: tuple[int, ...], uses: list[Use], twin_uses: list[Use], role: str | None, numel: float, growing: list[float]
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        base_shape: tuple[int, ...],
+        uses: list[Use],
+        twin_uses: list[Use],
+        role: str | None,
+        numel: float,
+        growing: list[float],
     ) -> tuple[str, float, float, tuple[int, int, int, int], bool]:
         fans = (1, math.prod(shape), 1, math.prod(base_shape))
         if role == "scalar" or math.prod(shape) == math.prod(base_shape) == 1:
@@ -266,7 +369,13 @@ class _Reader:
             if len(growing) == 1 and max(shape) == math.prod(shape):
                 return "elementwise", 1.0, numel, fans, False
             if len(shape) == 2 and len(growing) == 2 and growing[0] == growing[1]:
-                return "matrix", growing[0], growing[0], (shape[1], shape[0], base_shape[1], base_shape[0]), False
+                return (
+                    "matrix",
+                    growing[0],
+                    growing[0],
+                    (shape[1], shape[0], base_shape[1], base_shape[0]),
+                    False,
+                )
             raise StructureError(
                 f"{name} {shape} (base {base_shape}) is not used in this example's forward, so its role is not known. Pass an example that uses it, or overrides={{'{name}': one of {', '.join(ROLES)}}}."
             )
@@ -308,7 +417,11 @@ class _Reader:
             if use.kind != "contract":
                 continue
             node = graph.trace.nodes[use.node]
-            before = [n for n in graph.trace.nodes[: use.node] if graph.mixing[n.index] and any(graph.behind[i] >> n.outputs[0] & 1 for i in node.inputs)]
+            before = [
+                n
+                for n in graph.trace.nodes[: use.node]
+                if graph.mixing[n.index] and any(graph.behind[i] >> n.outputs[0] & 1 for i in node.inputs)
+            ]
             return not before
         return False
 
@@ -324,12 +437,27 @@ class _Reader:
             if use.kind != "elementwise" or use.node < 0:
                 continue
             node = graph.trace.nodes[use.node]
-            values = [node.outputs[0]] if node.name in operations.CONVOLUTIONS else [i for i in node.inputs if graph.act[i]]
+            values = (
+                [node.outputs[0]]
+                if node.name in operations.CONVOLUTIONS
+                else [i for i in node.inputs if graph.act[i]]
+            )
             for value in values if node.name == "add" or node.name in operations.CONVOLUTIONS else ():
-                while (p := graph.trace.producer(value)) is not None and p.name in operations.LINEAR and not graph.mixing[p.index]:
+                while (
+                    (p := graph.trace.producer(value)) is not None
+                    and p.name in operations.LINEAR
+                    and not graph.mixing[p.index]
+                ):
                     value = p.inputs[0]
                 if p is not None and graph.mixing[p.index]:
-                    return next((n for n, us in graph.uses.items() if n != name and any(u.node == p.index and u.kind == "contract" for u in us)), None)
+                    return next(
+                        (
+                            n
+                            for n, us in graph.uses.items()
+                            if n != name and any(u.node == p.index and u.kind == "contract" for u in us)
+                        ),
+                        None,
+                    )
         return None
 
     # -- places --------------------------------------------------------------------------------------------------
@@ -340,12 +468,16 @@ class _Reader:
         assert place is not None
         if place.stream is not None:
             reuse = max(1, len(self.model.uses[name])) / max(1, len(self.base.uses[twin]))
-            return dataclasses.replace(facts, where="stream", stack=place.stream, m_L=self.ratios[place.stream], reuse=reuse)
+            return dataclasses.replace(
+                facts, where="stream", stack=place.stream, m_L=self.ratios[place.stream], reuse=reuse
+            )
         if not place.branches:
             return facts
         stacks = {self.model.residuals[i].stack for i in place.branches}
         ratios = {self.ratios[k] for k in stacks}
-        if len(ratios) > 1:  # it feeds stacks of different growth: alpha = 1 and m_U cancel in each, as outside
+        if (
+            len(ratios) > 1
+        ):  # it feeds stacks of different growth: alpha = 1 and m_U cancel in each, as outside
             return facts
         stack = min(stacks)
         reuse = len(place.branches) / max(1, len(base_place.branches) if base_place else 1)

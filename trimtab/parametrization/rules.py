@@ -59,7 +59,9 @@ class Scheme:
 
     def __post_init__(self) -> None:
         if self.alpha is not None and not 0 <= self.alpha < math.inf:
-            raise InputError(f"the branch exponent alpha must be a number >= 0: got {self.alpha!r}. The paper uses 0.5, CompleteP 1; None leaves depth alone.")
+            raise InputError(
+                f"the branch exponent alpha must be a number >= 0: got {self.alpha!r}. The paper uses 0.5, CompleteP 1; None leaves depth alone."
+            )
         if self.width not in ("mup", "ntk", "sp"):
             raise InputError(f"width must be one of 'mup', 'ntk', 'sp': got {self.width!r}.")
 
@@ -89,7 +91,9 @@ def as_scheme(scheme: str | Scheme) -> Scheme:
     if isinstance(scheme, Scheme):
         return scheme
     if scheme not in SCHEMES:
-        raise InputError(f"scheme must be one of {', '.join(map(repr, SCHEMES))} or a trimtab.Scheme(name, alpha, width): got {scheme!r}.")
+        raise InputError(
+            f"scheme must be one of {', '.join(map(repr, SCHEMES))} or a trimtab.Scheme(name, alpha, width): got {scheme!r}."
+        )
     return SCHEMES[scheme]
 
 
@@ -167,7 +171,9 @@ def kind_scales(kind: Kind, m_in: float, m_out: float, *, init: float | None = N
     return Scales(init=matrix_init(m_in, m_out) if init is None else init, u=1 / m_in, s=1 / m_out)
 
 
-def place_scales(where: Where, m_L: float, alpha: float, *, uses: float = 1.0, zero_tail: bool = False) -> Scales:
+def place_scales(
+    where: Where, m_L: float, alpha: float, *, uses: float = 1.0, zero_tail: bool = False
+) -> Scales:
     """The depth rule (docs/theory.md, equations (10) and (11)).
 
     Args:
@@ -263,7 +269,9 @@ def family_of(name: str, hyper: Mapping[str, Any]) -> Family | None:
         OptimizerError: the optimizer is known not to fold.
     """
     if name in REFUSED:
-        raise OptimizerError(f"a parametrization needs an optimizer whose steps fold: {name} does not, {REFUSED[name]}")
+        raise OptimizerError(
+            f"a parametrization needs an optimizer whose steps fold: {name} does not, {REFUSED[name]}"
+        )
     family = FAMILIES.get(name)
     if family is not None and hyper.get("decoupled_weight_decay"):
         family = dataclasses.replace(family, decay="decoupled")
@@ -279,7 +287,9 @@ class Factors:
     eps: float = 1.0
 
 
-def factors(family: Family, scales: Scales, *, m_in: float = 1.0, m_out: float = 1.0, adjust: float = 1.0) -> Factors:
+def factors(
+    family: Family, scales: Scales, *, m_in: float = 1.0, m_out: float = 1.0, adjust: float = 1.0
+) -> Factors:
     """The optimizer's numbers for one parameter (docs/theory.md, equation (7)).
 
     Args:

@@ -37,12 +37,18 @@ def lines(p: Parametrization) -> list[tuple[str, ...]]:
         numbers = (row.m_in, row.m_out, row.m_L, row.init, row.u, row.s, row.fold, row.rescale)
         key = (template(row.name), row.role, row.place, *map(number, numbers))
         names.setdefault(key, []).append(row.name)
-    return [(f"{key[0]} x {len(found)}" if len(found) > 1 else found[0], *key[1:]) for key, found in names.items()]
+    return [
+        (f"{key[0]} x {len(found)}" if len(found) > 1 else found[0], *key[1:]) for key, found in names.items()
+    ]
 
 
 def summary(p: Parametrization) -> str:
     """Scheme and sizes in one sentence."""
-    depth = ", ".join(f"{k} {v:.4g}" for k, v in p.depth.items()) if isinstance(p.depth, dict) else f"{p.depth:.4g}"
+    depth = (
+        ", ".join(f"{k} {v:.4g}" for k, v in p.depth.items())
+        if isinstance(p.depth, dict)
+        else f"{p.depth:.4g}"
+    )
     alpha = "" if p.scheme.alpha is None else f" (alpha = {p.scheme.alpha:g})"
     n = len(p.branches)
     return f"{p.scheme.name}{alpha}: width x {p.width:.4g}, depth x {depth}, {n} residual branch{'' if n == 1 else 'es'}, {len(p.rows)} parameters, gamma0 = {p.gamma0:g}"
@@ -63,12 +69,17 @@ def render(p: Parametrization) -> str:
     widths = [max(len(line[i]) for line in table) for i in range(len(COLUMNS))]
     text = []
     for k, line in enumerate(table):
-        cells = [cell.ljust(w) if i < 3 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))]
+        cells = [
+            cell.ljust(w) if i < 3 else cell.rjust(w)
+            for i, (cell, w) in enumerate(zip(line, widths, strict=True))
+        ]
         text.append("  ".join(cells).rstrip())
         if k == 0:
             text.append("  ".join("-" * w for w in widths))
     head = [summary(p), "", "learning rate over the base's, with Adam or AdamW:", *rates(p), ""]
-    return "\n".join([*head, *text, "", *LEGEND, *([""] if p.notes else []), *(f"note: {n}" for n in p.notes)])
+    return "\n".join(
+        [*head, *text, "", *LEGEND, *([""] if p.notes else []), *(f"note: {n}" for n in p.notes)]
+    )
 
 
 def rich_table(p: Parametrization) -> Any:
@@ -82,4 +93,10 @@ def rich_table(p: Parametrization) -> Any:
     for line in lines(p):
         table.add_row(*line)
     legend = [f"[dim]{line}[/dim]" for line in LEGEND]
-    return Group("learning rate over the base's, with Adam or AdamW:", *rates(p), table, *legend, *(f"[dim]note:[/dim] {n}" for n in p.notes))
+    return Group(
+        "learning rate over the base's, with Adam or AdamW:",
+        *rates(p),
+        table,
+        *legend,
+        *(f"[dim]note:[/dim] {n}" for n in p.notes),
+    )

@@ -39,7 +39,11 @@ def rate_axis(t: Transfer, values: Sequence[float]) -> Figure:
         low, high = math.floor(min(values)), math.ceil(max(values))
         step = max(1, round((high - low) / 5))
         ticks = list(range(low, high + 1, step))
-        axis |= {"tickvals": ticks, "ticktext": [power(v) for v in ticks], "range": [min(values) - 0.4, max(values) + 0.4]}
+        axis |= {
+            "tickvals": ticks,
+            "ticktext": [power(v) for v in ticks],
+            "range": [min(values) - 0.4, max(values) + 0.4],
+        }
     return axis
 
 
@@ -52,12 +56,18 @@ class Limits(NamedTuple):
 
     def at(self, share: float) -> float:
         """The value this share of the way up."""
-        return self.low * (self.high / self.low) ** share if self.log else self.low + (self.high - self.low) * share
+        return (
+            self.low * (self.high / self.low) ** share
+            if self.log
+            else self.low + (self.high - self.low) * share
+        )
 
     def axis(self, title: str) -> Figure:
         out: Figure = {"title": {"text": title}, "range": [self.low, self.high], "zeroline": False}
         if self.log:
-            ticks = [k * 10.0**e for e in range(-12, 13) for k in (1, 2, 5) if self.low <= k * 10.0**e <= self.high]
+            ticks = [
+                k * 10.0**e for e in range(-12, 13) for k in (1, 2, 5) if self.low <= k * 10.0**e <= self.high
+            ]
             out |= {"type": "log", "range": [math.log10(self.low), math.log10(self.high)]}
             out |= {"tickvals": ticks, "ticktext": [number(v) for v in ticks]} if len(ticks) > 1 else {}
         return out
@@ -74,7 +84,11 @@ def curves(t: Transfer, cells: Table, limits: Limits) -> Figure:
         colour, group = f"@{i}/{len(sizes)}", f"{size:g}"
         points = t.points[t.points[t.over] == size]
         fine = points[points["fine"]]
-        fine = fine.iloc[np.unique(np.linspace(0, len(fine) - 1, each).round().astype(int))] if len(fine) > each else fine
+        fine = (
+            fine.iloc[np.unique(np.linspace(0, len(fine) - 1, each).round().astype(int))]
+            if len(fine) > each
+            else fine
+        )
         data.append(
             {
                 "type": "scatter",
@@ -85,30 +99,67 @@ def curves(t: Transfer, cells: Table, limits: Limits) -> Figure:
                 "y": fine["mean"].tolist(),
                 "line": {"color": colour, "width": 2},
                 "marker": {"color": colour, "size": 5},
-                "text": [f"{t.over} {size:g}, {safe(t.hp)} {number(v)}<br>{seeds.get((size, v), '')}" for v in fine[t.hp]],
+                "text": [
+                    f"{t.over} {size:g}, {safe(t.hp)} {number(v)}<br>{seeds.get((size, v), '')}"
+                    for v in fine[t.hp]
+                ],
                 "hovertemplate": "%{text}<extra></extra>",
             }
         )
         bad = points[points["unstable"] > 0]
-        first = bad[bad[t.hp] > (fine[t.hp].max() if len(fine) else -math.inf)].head(1) if len(fine) else bad.head(1)
+        first = (
+            bad[bad[t.hp] > (fine[t.hp].max() if len(fine) else -math.inf)].head(1)
+            if len(fine)
+            else bad.head(1)
+        )
         if len(first):
             row = first.iloc[0]
             words = f"{t.over} {size:g}, {safe(t.hp)} {number(row[t.hp])}<br>{int(row['unstable'])} of {int(row['runs'])} runs do not train"
             top = limits.at(1 - 0.035 * (i + 0.7))
-            data.append(_dot(group, place(t, row[t.hp]), top, colour, "x-thin", words, line={"color": colour, "width": 2}))
+            data.append(
+                _dot(
+                    group,
+                    place(t, row[t.hp]),
+                    top,
+                    colour,
+                    "x-thin",
+                    words,
+                    line={"color": colour, "width": 2},
+                )
+            )
         row = t.optima[t.optima[t.over] == size].iloc[0]
         if math.isfinite(row["optimum"]) and math.isfinite(row["loss"]):
             x = place(t, row["optimum"])
             words = f"{t.over} {size:g}: best {safe(t.hp)} {number(row['optimum'])}<br>{between(row, t.axis)}<br>{row['status']}"
-            bars = {"type": "data", "symmetric": False, "color": colour, "thickness": 1.5, "width": 4} | _bars(t, row, x)
+            bars = {
+                "type": "data",
+                "symmetric": False,
+                "color": colour,
+                "thickness": 1.5,
+                "width": 4,
+            } | _bars(t, row, x)
             data.append(_dot(group, x, row["loss"], colour, "diamond", words, error_x=bars))
     xs = [place(t, v) for v in t.points[t.hp]]
     layout = {"xaxis": rate_axis(t, xs), "yaxis": limits.axis(t.metric.replace("_", " ")), "height": 340}
     return {"data": data, "layout": layout}
 
 
-def _dot(group: str, x: float, y: float, colour: str, symbol: str, words: str, line: Figure | None = None, **more: Any) -> Figure:
-    marker = {"color": colour, "size": 11, "symbol": symbol, "line": line or {"color": "@paper", "width": 1.5}}
+def _dot(
+    group: str,
+    x: float,
+    y: float,
+    colour: str,
+    symbol: str,
+    words: str,
+    line: Figure | None = None,
+    **more: Any,
+) -> Figure:
+    marker = {
+        "color": colour,
+        "size": 11,
+        "symbol": symbol,
+        "line": line or {"color": "@paper", "width": 1.5},
+    }
     return {
         "type": "scatter",
         "mode": "markers",
@@ -124,7 +175,11 @@ def _dot(group: str, x: float, y: float, colour: str, symbol: str, words: str, l
 
 
 def _bars(t: Transfer, row: Mapping[str, Any], x: float, reach: float = 20.0) -> Figure:
-    low = place(t, row["low"]) if math.isfinite(row["low"]) and (row["low"] > 0 or t.axis == "linear") else x - reach
+    low = (
+        place(t, row["low"])
+        if math.isfinite(row["low"]) and (row["low"] > 0 or t.axis == "linear")
+        else x - reach
+    )
     high = place(t, row["high"]) if math.isfinite(row["high"]) else x + reach
     return {"array": [max(high - x, 0.0)], "arrayminus": [max(x - low, 0.0)]}
 
@@ -143,7 +198,11 @@ def _seeds(t: Transfer, cells: Table, most: int = 6) -> dict[tuple[float, float]
 
 def limits(every: Sequence[Transfer]) -> Limits:
     """One vertical range for schemes side by side: from the best loss to where curves are no longer worth comparing."""
-    fine = np.concatenate([numbers(t.points.loc[t.points["fine"], "mean"]) for t in every]) if every else np.zeros(0)
+    fine = (
+        np.concatenate([numbers(t.points.loc[t.points["fine"], "mean"]) for t in every])
+        if every
+        else np.zeros(0)
+    )
     if not len(fine):
         return Limits(0.0, 1.0, False)
     low, high = float(fine.min()), float(np.quantile(fine, 0.9))
@@ -163,8 +222,16 @@ def positions(every: Sequence[Transfer]) -> Figure:
         x = [math.log2(v) + nudge for v in rows[t.over]]
         y = [place(t, v) for v in rows["optimum"]]
         bars = [_bars(t, row, at) for row, at in zip(records(rows), y, strict=True)]
-        ends += [e for b, at in zip(bars, y, strict=True) for e in (at - b["arrayminus"][0], at + b["array"][0]) if abs(e - at) < 15] + y
-        words = [f"{safe(t.scheme)}, {t.over} {row[t.over]:g}: {number(row['optimum'])}<br>{between(row, t.axis)}<br>{row['status']}" for row in records(rows)]
+        ends += [
+            e
+            for b, at in zip(bars, y, strict=True)
+            for e in (at - b["arrayminus"][0], at + b["array"][0])
+            if abs(e - at) < 15
+        ] + y
+        words = [
+            f"{safe(t.scheme)}, {t.over} {row[t.over]:g}: {number(row['optimum'])}<br>{between(row, t.axis)}<br>{row['status']}"
+            for row in records(rows)
+        ]
         error = {
             "type": "data",
             "symmetric": False,
@@ -191,12 +258,24 @@ def positions(every: Sequence[Transfer]) -> Figure:
         )
     t = every[0]
     vertical = rate_axis(t, ends or [0.0, 1.0])
-    return {"data": data, "layout": {"xaxis": size_axis(every), "yaxis": vertical | {"title": {"text": f"best {named(t.hp)}"}}, "height": 340}}
+    return {
+        "data": data,
+        "layout": {
+            "xaxis": size_axis(every),
+            "yaxis": vertical | {"title": {"text": f"best {named(t.hp)}"}},
+            "height": 340,
+        },
+    }
 
 
 def size_axis(every: Sequence[Transfer]) -> Figure:
     sizes = sorted({s for t in every for s in t.optima[t.over]})
-    return {"title": {"text": every[0].over}, "tickvals": [math.log2(s) for s in sizes], "ticktext": [f"{s:g}" for s in sizes], "zeroline": False}
+    return {
+        "title": {"text": every[0].over},
+        "tickvals": [math.log2(s) for s in sizes],
+        "ticktext": [f"{s:g}" for s in sizes],
+        "zeroline": False,
+    }
 
 
 def stability(t: Transfer) -> Figure:
@@ -205,7 +284,12 @@ def stability(t: Transfer) -> Figure:
     points = t.points
     if len(points) > MARKS:
         points = points.iloc[np.unique(np.linspace(0, len(points) - 1, MARKS).round().astype(int))]
-    kinds = [("all seeds train", "square", "@stable"), ("some seeds train", "diamond-open", "@some"), ("none trains", "x-thin", "@none"), ("not finished", "circle-open", "@muted")]
+    kinds = [
+        ("all seeds train", "square", "@stable"),
+        ("some seeds train", "diamond-open", "@some"),
+        ("none trains", "x-thin", "@none"),
+        ("not finished", "circle-open", "@muted"),
+    ]
     done = points["stable"] + points["unstable"]
     kind = np.where(done == 0, 3, np.where(points["unstable"] == 0, 0, np.where(points["stable"] > 0, 1, 2)))
     data = []
@@ -213,7 +297,10 @@ def stability(t: Transfer) -> Figure:
         rows = points[kind == i]
         if not len(rows):
             continue
-        words = [f"{t.over} {r[t.over]:g}, {safe(t.hp)} {number(r[t.hp])}<br>{int(r['stable'])} of {int(r['runs'])} train" for r in records(rows)]
+        words = [
+            f"{t.over} {r[t.over]:g}, {safe(t.hp)} {number(r[t.hp])}<br>{int(r['stable'])} of {int(r['runs'])} train"
+            for r in records(rows)
+        ]
         marker = {"symbol": symbol, "size": 12, "color": colour, "line": {"color": colour, "width": 2}}
         y = [sizes.index(s) for s in rows[t.over]]
         data.append(
@@ -230,7 +317,13 @@ def stability(t: Transfer) -> Figure:
             }
         )
     layout = {"xaxis": rate_axis(t, [place(t, v) for v in t.points[t.hp]]), "height": 130 + 34 * len(sizes)}
-    layout["yaxis"] = {"title": {"text": t.over}, "tickvals": list(range(len(sizes))), "ticktext": [f"{s:g}" for s in sizes], "range": [-0.7, len(sizes) - 0.3], "zeroline": False}
+    layout["yaxis"] = {
+        "title": {"text": t.over},
+        "tickvals": list(range(len(sizes))),
+        "ticktext": [f"{s:g}" for s in sizes],
+        "range": [-0.7, len(sizes) - 0.3],
+        "zeroline": False,
+    }
     return {"data": data, "layout": layout}
 
 
@@ -271,7 +364,12 @@ def regrets(every: Sequence[Transfer]) -> Figure:
         lost = rows[np.isposinf(rows["regret"])]
         if len(lost):
             words = [f"{safe(t.scheme)}, {t.over} {v:g}: does not train" for v in lost[t.over]]
-            marker = {"symbol": "x-thin", "size": 10, "color": f"#{j}", "line": {"color": f"#{j}", "width": 2.5}}
+            marker = {
+                "symbol": "x-thin",
+                "size": 10,
+                "color": f"#{j}",
+                "line": {"color": f"#{j}", "width": 2.5},
+            }
             x = [math.log2(v) + nudge for v in lost[t.over]]
             data.append(
                 {
@@ -290,7 +388,11 @@ def regrets(every: Sequence[Transfer]) -> Figure:
         "data": data,
         "layout": {
             "xaxis": size_axis(every),
-            "yaxis": {"title": {"text": "regret in " + every[0].metric.replace("_", " ")}, "range": [-0.04 * top, top], "zeroline": False},
+            "yaxis": {
+                "title": {"text": "regret in " + every[0].metric.replace("_", " ")},
+                "range": [-0.04 * top, top],
+                "zeroline": False,
+            },
             "height": 340,
         },
     }

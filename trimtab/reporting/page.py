@@ -35,7 +35,13 @@ ERRORS = 20
 SVG_TRACES = {"scatter", "bar", "box", "violin", "histogram", "heatmap", "contour"}
 
 
-def report(store: str | Path | Table | Source, path: str | Path = "report.html", *, hp: str = "lr", metric: str = "train_loss") -> Path:
+def report(
+    store: str | Path | Table | Source,
+    path: str | Path = "report.html",
+    *,
+    hp: str = "lr",
+    metric: str = "train_loss",
+) -> Path:
     """Write one offline, interactive page about a sweep; returns its path.
 
     store: a sweep's file, its Store, or a table with a row per run. The same store gives the same bytes.
@@ -67,23 +73,58 @@ def render(source: Source, *, hp: str = "lr", metric: str = "train_loss") -> str
     return paged(gathered(source, hp, metric))
 
 
-def render_section(kind: str, section: Mapping[str, Any], *, headline: str, verdict: str, command: str = "", counts: Sequence[tuple[str, int]] = ()) -> str:
+def render_section(
+    kind: str,
+    section: Mapping[str, Any],
+    *,
+    headline: str,
+    verdict: str,
+    command: str = "",
+    counts: Sequence[tuple[str, int]] = (),
+) -> str:
     """A page about one section alone, as it would be attached to a store: the same page without a sweep.
 
     verdict: "transfers", "drifts" or "cannot tell", for the headline's colour.
     """
     figures: dict[str, Any] = {}
     attached = [_section(kind, 0, section, figures)]
-    nothing = dict(told=[], lead="", axes=[], matrix=[], overs=[], hp="", metric="", where={}, joint=[], runs=[], finished=0, unfinished=0, config="{}", alone=True)
-    told = dict(title=str(section.get("title", kind)), headline=headline, verdict=verdict, counts=list(counts), failed={"count": 0, "rows": []})
-    return paged(nothing | told | dict(figures=figures, attached=attached, meta={"command": command, "toml": "", "versions": {}}))
+    nothing = dict(
+        told=[],
+        lead="",
+        axes=[],
+        matrix=[],
+        overs=[],
+        hp="",
+        metric="",
+        where={},
+        joint=[],
+        runs=[],
+        finished=0,
+        unfinished=0,
+        config="{}",
+        alone=True,
+    )
+    told = dict(
+        title=str(section.get("title", kind)),
+        headline=headline,
+        verdict=verdict,
+        counts=list(counts),
+        failed={"count": 0, "rows": []},
+    )
+    return paged(
+        nothing
+        | told
+        | dict(figures=figures, attached=attached, meta={"command": command, "toml": "", "versions": {}})
+    )
 
 
 def paged(content: dict[str, Any]) -> str:
     """The page that says `content`, with its policy."""
     figures = plain(content.pop("figures"))
     runs = content.pop("runs")
-    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
     environment.filters |= {"number": number, "named": named}
     ours, library = (HERE / "report.js").read_text(encoding="utf-8"), _plotly()
     return environment.get_template("report.html.j2").render(
@@ -131,23 +172,50 @@ def gathered(source: Source, hp: str = "lr", metric: str = "train_loss") -> dict
     names = schemes(table) if ready else []
     every: dict[str, list[tuple[Line, Transfer]]] = {}
     for over in overs:
-        lines = [line(table, over, hp, name, metric=metric, where=_present(table, name, where), base=base) for name in names]
+        lines = [
+            line(table, over, hp, name, metric=metric, where=_present(table, name, where), base=base)
+            for name in names
+        ]
         every[over] = [(chosen, analysed(chosen)) for chosen in lines]
     figures: dict[str, Any] = {}
     axes = [_axis(over, pairs, figures) for over, pairs in every.items()]
     lead = default_scheme(names) if names else ""
-    told = {over: t for over, pairs in every.items() for _, t in pairs if t.scheme == lead and (table["state"].isin(("done", "diverged"))).any()}
+    told = {
+        over: t
+        for over, pairs in every.items()
+        for _, t in pairs
+        if t.scheme == lead and (table["state"].isin(("done", "diverged"))).any()
+    }
     verdicts = {t.verdict for t in told.values()}
-    worst = "drifts" if "drifts" in verdicts else "cannot tell" if "cannot tell" in verdicts or not verdicts else "transfers"
-    runs = traced(source, picked([pair for pairs in every.values() for pair in pairs])) if "cell" in table else []
+    worst = (
+        "drifts"
+        if "drifts" in verdicts
+        else "cannot tell"
+        if "cannot tell" in verdicts or not verdicts
+        else "transfers"
+    )
+    runs = (
+        traced(source, picked([pair for pairs in every.values() for pair in pairs]))
+        if "cell" in table
+        else []
+    )
     return {
         "title": str(meta.get("name") or "sweep"),
         "headline": short(told),
         "verdict": worst,
-        "told": [{"over": over, "sentence": sentence(t), "verdict": t.verdict, "advice": t.advice} for over, t in told.items()],
+        "told": [
+            {"over": over, "sentence": sentence(t), "verdict": t.verdict, "advice": t.advice}
+            for over, t in told.items()
+        ],
         "lead": lead,
         "axes": axes,
-        "matrix": [{"scheme": name, "cells": [_cell(next(t for _, t in every[over] if t.scheme == name)) for over in overs]} for name in names],
+        "matrix": [
+            {
+                "scheme": name,
+                "cells": [_cell(next(t for _, t in every[over] if t.scheme == name)) for over in overs],
+            }
+            for name in names
+        ],
         "overs": overs,
         "hp": hp,
         "metric": metric.replace("_", " "),
@@ -160,8 +228,14 @@ def gathered(source: Source, hp: str = "lr", metric: str = "train_loss") -> dict
         "finished": int(table["state"].isin(("done", "diverged")).sum()) if "state" in table else 0,
         "unfinished": int(table["state"].isin(("waiting", "running")).sum()) if "state" in table else 0,
         "attached": _attached(source, figures),
-        "meta": {"command": str(meta.get("command", "")), "toml": str(meta.get("toml", "")), "versions": {str(k): str(v) for k, v in dict(meta.get("versions") or {}).items()}},
-        "config": json.dumps(plain(dict(meta.get("config") or {})), indent=2, ensure_ascii=False, default=str),
+        "meta": {
+            "command": str(meta.get("command", "")),
+            "toml": str(meta.get("toml", "")),
+            "versions": {str(k): str(v) for k, v in dict(meta.get("versions") or {}).items()},
+        },
+        "config": json.dumps(
+            plain(dict(meta.get("config") or {})), indent=2, ensure_ascii=False, default=str
+        ),
     }
 
 
@@ -179,8 +253,20 @@ def _axis(over: str, pairs: Sequence[tuple[Line, Transfer]], figures: dict[str, 
     for i, (chosen, t) in enumerate(pairs):
         figures[f"{over}-curves-{i}"] = draw.curves(t, chosen.cells, limits)
         figures[f"{over}-stability-{i}"] = draw.stability(t)
-        panels.append({"scheme": t.scheme, "curves": f"{over}-curves-{i}", "stability": f"{over}-stability-{i}", "verdict": t.verdict, "slope": slope(t), "alt": _alt(t)})
-    figures[f"{over}-positions"], figures[f"{over}-regret"] = draw.positions(transfers), draw.regrets(transfers)
+        panels.append(
+            {
+                "scheme": t.scheme,
+                "curves": f"{over}-curves-{i}",
+                "stability": f"{over}-stability-{i}",
+                "verdict": t.verdict,
+                "slope": slope(t),
+                "alt": _alt(t),
+            }
+        )
+    figures[f"{over}-positions"], figures[f"{over}-regret"] = (
+        draw.positions(transfers),
+        draw.regrets(transfers),
+    )
     rows = []
     for t in transfers:
         for o, r in zip(records(t.optima), records(t.regret), strict=True):
@@ -202,10 +288,23 @@ def _axis(over: str, pairs: Sequence[tuple[Line, Transfer]], figures: dict[str, 
     return {
         "over": over,
         "fixed": ", ".join(f"{k} {v}" for k, v in first.fixed.items()),
-        "sizes": [{"key": f"{s:g}", "colour": f"@{i}/{len(sizes)}", "name": f"{s:g}"} for i, s in enumerate(sizes)],
+        "sizes": [
+            {"key": f"{s:g}", "colour": f"@{i}/{len(sizes)}", "name": f"{s:g}"} for i, s in enumerate(sizes)
+        ],
         "schemes": [{"key": t.scheme, "colour": f"#{j}"} for j, t in enumerate(transfers)],
         "panels": panels,
-        "columns": ["scheme", over, f"best {named(first.hp)}", "95 % interval", "status", "largest stable", first.metric.replace("_", " "), "regret", "runs", "do not train"],
+        "columns": [
+            "scheme",
+            over,
+            f"best {named(first.hp)}",
+            "95 % interval",
+            "status",
+            "largest stable",
+            first.metric.replace("_", " "),
+            "regret",
+            "runs",
+            "do not train",
+        ],
         "rows": rows,
         "signatures": [{"scheme": t.scheme, "text": s} for t in transfers for s in t.signatures],
         "base": f"{over} {first.base:g}",
@@ -229,17 +328,44 @@ def _cost(t: Transfer) -> str:
     return f"Tuning at {t.over} {t.base:g} took {number(t.cost.base)} training FLOPs; the same runs at {t.over} {t.optima[t.over].max():g} would take {number(t.cost.target)}, {number(t.cost.ratio)} times as many."
 
 
-def _joint(source: Source, where: Mapping[str, Any], overs: Sequence[str], hp: str, metric: str) -> list[dict[str, Any]]:
+def _joint(
+    source: Source, where: Mapping[str, Any], overs: Sequence[str], hp: str, metric: str
+) -> list[dict[str, Any]]:
     out = []
     for hp2 in where:
         if not overs or not pd.api.types.is_numeric_dtype(source.to_pandas()[hp2]):
             continue
         try:
-            t = joint(source, hp2, overs[0], hp, metric=metric, where={k: v for k, v in where.items() if k != hp2})
+            t = joint(
+                source, hp2, overs[0], hp, metric=metric, where={k: v for k, v in where.items() if k != hp2}
+            )
         except InputError:
             continue
-        rows = [[f"{r[overs[0]]:g}", number(r[hp2]), optimum(r), between(r, "log2"), number(r["loss"]), "best" if r["best"] else ""] for r in records(t.head(200))]
-        out.append({"hp2": hp2, "columns": [overs[0], named(hp2), f"best {named(hp)}", "95 % interval", metric.replace("_", " "), ""], "rows": rows})
+        rows = [
+            [
+                f"{r[overs[0]]:g}",
+                number(r[hp2]),
+                optimum(r),
+                between(r, "log2"),
+                number(r["loss"]),
+                "best" if r["best"] else "",
+            ]
+            for r in records(t.head(200))
+        ]
+        out.append(
+            {
+                "hp2": hp2,
+                "columns": [
+                    overs[0],
+                    named(hp2),
+                    f"best {named(hp)}",
+                    "95 % interval",
+                    metric.replace("_", " "),
+                    "",
+                ],
+                "rows": rows,
+            }
+        )
     return out
 
 
@@ -257,7 +383,11 @@ def _failed(table: Table) -> dict[str, Any]:
         return {"count": 0, "rows": []}
     rows = table[table["state"] == "failed"]
     shown = [
-        {"label": str(r.get("label", ""))[:200], "size": f"width {r.get('width')}, depth {r.get('depth')}", "error": str(r.get("error") or "")[-2000:]}
+        {
+            "label": str(r.get("label", ""))[:200],
+            "size": f"width {r.get('width')}, depth {r.get('depth')}",
+            "error": str(r.get("error") or "")[-2000:],
+        }
         for r in records(rows.head(ERRORS))
     ]
     return {"count": len(rows), "rows": shown}
@@ -290,11 +420,18 @@ def _tabled(table: Any) -> dict[str, Any]:
     if isinstance(table, pd.DataFrame):
         table = table.to_dict("records")
     if isinstance(table, Mapping):
-        shown = {"columns": [str(c) for c in table.get("columns", [])], "rows": [[_shown(v) for v in row] for row in table.get("rows", [])]}
+        shown = {
+            "columns": [str(c) for c in table.get("columns", [])],
+            "rows": [[_shown(v) for v in row] for row in table.get("rows", [])],
+        }
         return shown | {"title": str(table.get("title", ""))}
     rows = list(table)
     columns = list(rows[0]) if rows else []
-    return {"columns": [str(c) for c in columns], "rows": [[_shown(row.get(c)) for c in columns] for row in rows], "title": ""}
+    return {
+        "columns": [str(c) for c in columns],
+        "rows": [[_shown(row.get(c)) for c in columns] for row in rows],
+        "title": "",
+    }
 
 
 def _shown(value: Any) -> str:
@@ -303,7 +440,11 @@ def _shown(value: Any) -> str:
 
 def _tamed(figure: Mapping[str, Any]) -> dict[str, Any]:
     """A figure from elsewhere: SVG traces only, nothing fetched, labels with no markup but line breaks and the like."""
-    layout = {k: v for k, v in dict(figure.get("layout") or {}).items() if k not in ("template", "images", "sliders", "updatemenus", "mapbox", "map", "geo")}
+    layout = {
+        k: v
+        for k, v in dict(figure.get("layout") or {}).items()
+        if k not in ("template", "images", "sliders", "updatemenus", "mapbox", "map", "geo")
+    }
     traces = [dict(t) for t in figure.get("data") or [] if t.get("type", "scatter") in SVG_TRACES]
     return _calm({"data": traces, "layout": layout})
 

@@ -28,19 +28,48 @@ def picked(every: Sequence[tuple[Line, Transfer]], most: int = MOST) -> list[dic
             tried = np.sort(cells[t.hp].unique())
             why = {"best": _nearest(tried, row["optimum"]), "the base's": _nearest(tried, base)}
             bad = cells.loc[cells["unstable"], t.hp]
-            why["diverged"] = bad[bad > (row["stable_max"] if np.isfinite(row["stable_max"]) else -np.inf)].min() if len(bad) else None
+            why["diverged"] = (
+                bad[bad > (row["stable_max"] if np.isfinite(row["stable_max"]) else -np.inf)].min()
+                if len(bad)
+                else None
+            )
             for rank, (kind, value) in enumerate(why.items()):
-                for cell in records(cells[cells[t.hp] == value].sort_values("seed").head(5)) if value is not None else ():
+                for cell in (
+                    records(cells[cells[t.hp] == value].sort_values("seed").head(5))
+                    if value is not None
+                    else ()
+                ):
                     if cell["cell"] in seen or cell["state"] not in ("done", "diverged"):
                         continue
                     seen.add(cell["cell"])
-                    run = {"cell": cell["cell"], "scheme": t.scheme, "width": int(cell["width"]), "depth": int(cell["depth"]), "seed": int(cell["seed"])}
-                    ranked.append((rank, run | {"hp": t.hp, "value": float(cell[t.hp]), "kind": kind, "label": str(cell.get("label", ""))[:200]}))
+                    run = {
+                        "cell": cell["cell"],
+                        "scheme": t.scheme,
+                        "width": int(cell["width"]),
+                        "depth": int(cell["depth"]),
+                        "seed": int(cell["seed"]),
+                    }
+                    ranked.append(
+                        (
+                            rank,
+                            run
+                            | {
+                                "hp": t.hp,
+                                "value": float(cell[t.hp]),
+                                "kind": kind,
+                                "label": str(cell.get("label", ""))[:200],
+                            },
+                        )
+                    )
     return [run for _, run in sorted(ranked, key=lambda r: r[0])[:most]]
 
 
 def _nearest(tried: np.ndarray, value: float) -> float | None:
-    return float(tried[np.abs(np.log(np.maximum(tried, 1e-30)) - np.log(max(value, 1e-30))).argmin()]) if len(tried) and np.isfinite(value) else None
+    return (
+        float(tried[np.abs(np.log(np.maximum(tried, 1e-30)) - np.log(max(value, 1e-30))).argmin()])
+        if len(tried) and np.isfinite(value)
+        else None
+    )
 
 
 def traced(source: Source, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -48,10 +77,16 @@ def traced(source: Source, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     out = []
     for run in runs:
         curve = source.curves(run["cell"])
-        step, loss = np.asarray(curve.get("step", []), float), np.asarray(curve.get("smoothed", curve.get("loss", [])), float)
+        step, loss = (
+            np.asarray(curve.get("step", []), float),
+            np.asarray(curve.get("smoothed", curve.get("loss", [])), float),
+        )
         n = min(len(step), len(loss))
         if not n:
             continue
         keep = np.unique(np.linspace(0, n - 1, min(n, POINTS)).round().astype(int))
-        out.append(run | {"step": [int(v) for v in step[keep]], "loss": plain([float(f"{v:.4g}") for v in loss[keep]])})
+        out.append(
+            run
+            | {"step": [int(v) for v in step[keep]], "loss": plain([float(f"{v:.4g}") for v in loss[keep]])}
+        )
     return sorted(out, key=lambda r: (r["scheme"], r["width"], r["depth"], r["value"], r["seed"]))

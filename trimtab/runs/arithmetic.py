@@ -28,10 +28,20 @@ def arithmetic(threads: int, device: str = "cpu", mkl: str | None = None) -> str
     import torch
 
     name = torch.cuda.get_device_name(device) if device.startswith("cuda") else device
-    chosen = [f"{key} {os.environ[key]}" for key in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS") if key in os.environ]
+    chosen = [
+        f"{key} {os.environ[key]}"
+        for key in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")
+        if key in os.environ
+    ]
     mode = mkl or os.environ.get("MKL_CBWR", "as it likes")
     blas = f"MKL {mode}" if torch.backends.mkl.is_available() else "another BLAS"
-    parts = [f"torch {torch.__version__}", f"{name} {_processor()}", f"ATen {torch.backends.cpu.get_cpu_capability()}", *chosen, blas]
+    parts = [
+        f"torch {torch.__version__}",
+        f"{name} {_processor()}",
+        f"ATen {torch.backends.cpu.get_cpu_capability()}",
+        *chosen,
+        blas,
+    ]
     return ", ".join([*parts, f"{threads} thread{'s' if threads != 1 else ''}"])
 
 
@@ -41,6 +51,10 @@ def _processor() -> str:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
         return platform.machine()
-    facts = dict(line.split(":", 1) for line in text.split("\n\n")[0].replace("\t", "").splitlines() if ":" in line)
+    facts = dict(
+        line.split(":", 1) for line in text.split("\n\n")[0].replace("\t", "").splitlines() if ":" in line
+    )
     flags = facts.get("flags", "").split()
-    return " ".join([platform.machine(), facts.get("vendor_id", "").strip(), next((s for s in SETS if s in flags), "")]).strip()
+    return " ".join(
+        [platform.machine(), facts.get("vendor_id", "").strip(), next((s for s in SETS if s in flags), "")]
+    ).strip()

@@ -31,7 +31,9 @@ def own(name: Any) -> bool:
     return isinstance(name, str) and ":" in name
 
 
-def option_faults(what: str, table: Mapping[str, Mapping[str, Option]], name: str, options: Mapping[str, Any]) -> list[str]:
+def option_faults(
+    what: str, table: Mapping[str, Mapping[str, Option]], name: str, options: Mapping[str, Any]
+) -> list[str]:
     """Every fault of the options given to one zoo name."""
     found = []
     for key, value in options.items():
@@ -40,11 +42,17 @@ def option_faults(what: str, table: Mapping[str, Mapping[str, Option]], name: st
             found.append(unknown(f"{what}_options", key, table[name], own=False))
         elif option.among is not None:
             if value not in option.among or isinstance(value, bool) != isinstance(option.among[0], bool):
-                found.append(f"{what}_options.{key}: must be one of {', '.join(map(str, option.among))}: got {value!r}")
+                found.append(
+                    f"{what}_options.{key}: must be one of {', '.join(map(str, option.among))}: got {value!r}"
+                )
         elif value is None and option.default is None:
             continue
         elif value is None or not isinstance(value, option.kind) or isinstance(value, bool):
-            wanted = "a number" if option.kind == (int, float) else {int: "a whole number", str: "a text"}[option.kind]  # type: ignore[index]
+            wanted = (
+                "a number"
+                if option.kind == (int, float)
+                else {int: "a whole number", str: "a text"}[option.kind]
+            )  # type: ignore[index]
             found.append(f"{what}_options.{key}: must be {wanted}: got {value!r}")
         elif option.above is not None and not option.above < float(value) < math.inf:
             found.append(f"{what}_options.{key}: must be > {option.above:g}: got {value!r}")

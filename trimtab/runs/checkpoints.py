@@ -35,7 +35,10 @@ def save(path: Path, state: dict[str, Any]) -> None:
         _sync_folder(path.parent)
     except OSError as error:
         draft.unlink(missing_ok=True)
-        raise OSError(error.errno, f"the checkpoint {path} could not be written: {error.strerror}. Free some space; what was finished is safe") from error
+        raise OSError(
+            error.errno,
+            f"the checkpoint {path} could not be written: {error.strerror}. Free some space; what was finished is safe",
+        ) from error
 
 
 def load(path: Path) -> tuple[dict[str, Any] | None, list[str]]:

@@ -46,7 +46,9 @@ class RunConfig(BaseModel):
       - model: unknown name 'mpl', nearest 'mlp'; known: mlp, resnet, vit, gpt, or your own pkg.mod:function
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=False, protected_namespaces=(), validate_default=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=False, protected_namespaces=(), validate_default=False
+    )
 
     model: str = "mlp"
     """A zoo name (mlp, resnet, vit, gpt) or your own pkg.mod:build."""
@@ -112,8 +114,12 @@ class RunConfig(BaseModel):
 
     def __init__(self, **given: Any):
         found: list[str] = []
-        if given.get("loss") is None and not (catalogue.own(given.get("model")) and not str(given["model"]).startswith("hf:")):
-            given["loss"] = "cross-entropy"  # only beside a user's own build may another one stand: elsewhere the name says it all
+        if given.get("loss") is None and not (
+            catalogue.own(given.get("model")) and not str(given["model"]).startswith("hf:")
+        ):
+            given["loss"] = (
+                "cross-entropy"  # only beside a user's own build may another one stand: elsewhere the name says it all
+            )
         try:
             super().__init__(**given)
         except ValidationError as error:
@@ -121,7 +127,9 @@ class RunConfig(BaseModel):
         bad = {fault.split(":")[0].split(".")[0] for fault in found}
         found += _cross({key: given.get(key, default) for key, default in _defaults().items()}, bad)
         if found:
-            raise faults(f"{len(found)} fault{'s' if len(found) > 1 else ''} in the run's configuration", found)
+            raise faults(
+                f"{len(found)} fault{'s' if len(found) > 1 else ''} in the run's configuration", found
+            )
 
     def changed(self, **numbers: Any) -> RunConfig:
         """This configuration with some fields replaced, validated again."""
@@ -146,7 +154,9 @@ class RunConfig(BaseModel):
 
     def as_json(self, *, sources: bool = True) -> str:
         """The configuration as canonical JSON, with or without the hashes of the users' files."""
-        return json.dumps(self.model_dump(mode="json", exclude=None if sources else {"sources"}), sort_keys=True)
+        return json.dumps(
+            self.model_dump(mode="json", exclude=None if sources else {"sources"}), sort_keys=True
+        )
 
     @property
     def hash(self) -> str:
@@ -166,10 +176,25 @@ def say(problem: Mapping[str, Any]) -> str:
     if kind == "missing":
         return f"{place}: is required"
     if kind == "extra_forbidden":
-        return catalogue.unknown(".".join(map(str, problem["loc"][:-1])) or "configuration", problem["loc"][-1], list(RunConfig.model_fields), own=False).replace("name", "key", 1)
+        return catalogue.unknown(
+            ".".join(map(str, problem["loc"][:-1])) or "configuration",
+            problem["loc"][-1],
+            list(RunConfig.model_fields),
+            own=False,
+        ).replace("name", "key", 1)
     if kind == "literal_error":
-        return catalogue.unknown(place, value, [w.strip(" '\"") for w in str(context["expected"]).replace(" or ", ", ").split(",")], own=False)
-    for word, sign in (("greater_than_equal", ">="), ("greater_than", ">"), ("less_than_equal", "<="), ("less_than", "<")):
+        return catalogue.unknown(
+            place,
+            value,
+            [w.strip(" '\"") for w in str(context["expected"]).replace(" or ", ", ").split(",")],
+            own=False,
+        )
+    for word, sign in (
+        ("greater_than_equal", ">="),
+        ("greater_than", ">"),
+        ("less_than_equal", "<="),
+        ("less_than", "<"),
+    ):
         if kind == word:
             return f"{place}: must be {sign} {next(iter(context.values())):g}: got {shown}"
     if kind == "finite_number":
@@ -178,7 +203,10 @@ def say(problem: Mapping[str, Any]) -> str:
 
 
 def _defaults() -> dict[str, Any]:
-    return {key: None if field.is_required() else field.get_default() for key, field in RunConfig.model_fields.items()}
+    return {
+        key: None if field.is_required() else field.get_default()
+        for key, field in RunConfig.model_fields.items()
+    }
 
 
 def _whole(value: Any) -> bool:
@@ -204,21 +232,48 @@ def _cross(c: dict[str, Any], bad: set[str]) -> list[str]:
             found += wrong
     if isinstance(c["loss"], str) and c["loss"] not in catalogue.LOSSES and not catalogue.own(c["loss"]):
         found.append(catalogue.unknown("loss", c["loss"], catalogue.LOSSES))
-    shape = data_catalogue.shape_of(c["data"], c["data_options"]) if named["data"] and isinstance(c["data_options"], Mapping) else None
-    if named["model"] and named["data"] and data_catalogue.KIND[c["data"]] not in model_catalogue.TAKES[c["model"]]:
-        found.append(f"data: {c['model']} takes {' or '.join(model_catalogue.TAKES[c['model']])} data: {c['data']} is {data_catalogue.KIND[c['data']]}")
+    shape = (
+        data_catalogue.shape_of(c["data"], c["data_options"])
+        if named["data"] and isinstance(c["data_options"], Mapping)
+        else None
+    )
+    if (
+        named["model"]
+        and named["data"]
+        and data_catalogue.KIND[c["data"]] not in model_catalogue.TAKES[c["model"]]
+    ):
+        found.append(
+            f"data: {c['model']} takes {' or '.join(model_catalogue.TAKES[c['model']])} data: {c['data']} is {data_catalogue.KIND[c['data']]}"
+        )
         shape = None
     if named["model"] and isinstance(c["model_options"], Mapping):
         sizes = [(c["width"], c["depth"], "")]
-        if isinstance(c["base"], tuple | list) and len(c["base"]) == 2 and tuple(c["base"]) != (c["width"], c["depth"]):
+        if (
+            isinstance(c["base"], tuple | list)
+            and len(c["base"]) == 2
+            and tuple(c["base"]) != (c["width"], c["depth"])
+        ):
             sizes.append((*c["base"], "base "))
         for width, depth, what in sizes:
             if _whole(width) and _whole(depth):
-                found += [f for f in model_catalogue.size_faults(c["model"], width, depth, c["model_options"], shape, what) if f not in found]
+                found += [
+                    f
+                    for f in model_catalogue.size_faults(
+                        c["model"], width, depth, c["model_options"], shape, what
+                    )
+                    if f not in found
+                ]
     if "base" not in bad and c["base"] is not None and not all(_whole(v) for v in c["base"]):
         found.append(f"base: must be (width, depth), each >= 1: got {c['base']!r}")
-    if shape is not None and shape.train is not None and _whole(c["batch_size"]) and c["batch_size"] > shape.train:
-        found.append(f"batch_size: must be at most the training set's size, {shape.train}: got {c['batch_size']}")
+    if (
+        shape is not None
+        and shape.train is not None
+        and _whole(c["batch_size"])
+        and c["batch_size"] > shape.train
+    ):
+        found.append(
+            f"batch_size: must be at most the training set's size, {shape.train}: got {c['batch_size']}"
+        )
     if isinstance(c["nesterov"], bool) and c["nesterov"] and c["momentum"] == 0:
         found.append("nesterov: needs momentum > 0: got 0")
     if "betas" not in bad and not all(isinstance(b, int | float) and 0 <= b < 1 for b in c["betas"]):

@@ -36,7 +36,13 @@ ROWS = 16  # rows come in multiples: vectorised loops then have no remainder, wh
 SLOTS = 16  # members of a fleet where nothing else is said
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 MOMENTS = {"sgd": 1, "adam": 2, "adamw": 2}
-TOGETHER = (SHARED - {"gamma0"}) | {"optimizer", "steps", "eval_every", "compile", "fleet"}  # what all members have alike
+TOGETHER = (SHARED - {"gamma0"}) | {
+    "optimizer",
+    "steps",
+    "eval_every",
+    "compile",
+    "fleet",
+}  # what all members have alike
 
 
 def run(
@@ -75,7 +81,9 @@ class Fleet:
         self.path = None if checkpoint is None else Path(checkpoint)
         begun = [s.begin(c.seed) for s, c in zip(self.setups, self.configs, strict=True)]
         models, self.plans = [model.train() for model, _ in begun], [plan for _, plan in begun]
-        self.skeleton = copy.deepcopy(models[0]).to("meta")  # meta: a parameter that were not handed over would be noticed
+        self.skeleton = copy.deepcopy(models[0]).to(
+            "meta"
+        )  # meta: a parameter that were not handed over would be noticed
         trained = {name: p for name, p in models[0].named_parameters() if p.requires_grad}
         self.names, self.shapes = list(trained), [p.shape for p in trained.values()]
         self.sizes = [shape.numel() for shape in self.shapes]
@@ -83,7 +91,10 @@ class Fleet:
         named = [dict(m.named_parameters()) for m in models]
         flat = [torch.cat([held[n].detach().flatten() for n in self.names]) for held in named]
         self.theta = torch.stack([flat[m] for m in self.rows])
-        rest = [{n: v.detach() for n, v in (*m.named_parameters(), *m.named_buffers()) if n not in trained} for m in models]
+        rest = [
+            {n: v.detach() for n, v in (*m.named_parameters(), *m.named_buffers()) if n not in trained}
+            for m in models
+        ]
         self.fixed = {n: torch.stack([rest[m][n] for m in self.rows]) for n in rest[0]}
         self.twins, self.sample = _twins(models[0]), models[0]
         self.moments = [torch.zeros_like(self.theta) for _ in range(MOMENTS[self.configs[0].optimizer])]
@@ -104,9 +115,14 @@ class Fleet:
         for c, m in zip(members, self.rows, strict=True):
             if c.gamma0 not in factors:
                 plan = self.plans[m]
-                found = plan.factors(cls, momentum=c.momentum, nesterov=c.nesterov, weight_decay=c.weight_decay)
+                found = plan.factors(
+                    cls, momentum=c.momentum, nesterov=c.nesterov, weight_decay=c.weight_decay
+                )
                 clip = [1.0 if plan.scheme.identity else plan[n].u / plan[n].s for n in self.names]
-                factors[c.gamma0] = {key: self._spread([found[n][key] for n in self.names]) for key in ("lr", "weight_decay", "eps")}
+                factors[c.gamma0] = {
+                    key: self._spread([found[n][key] for n in self.names])
+                    for key in ("lr", "weight_decay", "eps")
+                }
                 factors[c.gamma0]["clip"] = self._spread(clip)
 
         def over(key: str) -> Tensor:
@@ -119,11 +135,15 @@ class Fleet:
         self.decay = over("weight_decay") * column(c.weight_decay for c in members)
         self.eps = over("eps") * column(c.eps for c in members)
         self.momentum, self.heavy = column(c.momentum for c in members), any(c.momentum for c in members)
-        self.betas = [column((c.betas[i] for c in members), torch.float64) for i in (0, 1)]  # 1 - b2 in float32 would be off by 3e-5
+        self.betas = [
+            column((c.betas[i] for c in members), torch.float64) for i in (0, 1)
+        ]  # 1 - b2 in float32 would be off by 3e-5
         self.nesterov = column((c.nesterov for c in members), torch.bool)
         self.clip_weight = over("clip") if any(c.clip is not None for c in members) else None
         self.clip = column(math.inf if c.clip is None else c.clip for c in members)
-        self.scheduled = any(c.schedule != "constant" or c.warmup or c.decay_schedule != "constant" for c in members)
+        self.scheduled = any(
+            c.schedule != "constant" or c.warmup or c.decay_schedule != "constant" for c in members
+        )
         self.decayed = any(c.weight_decay for c in members)
         for row, member in enumerate(self.rows):
             if self._lost(member):
@@ -141,7 +161,12 @@ class Fleet:
 
     # -- training -----------------------------------------------------------------------------------------------------------
 
-    def go(self, every: float, progress: Callable[[int, list[float]], None] | None, stop: Callable[[], bool] | None) -> list[RunResult]:
+    def go(
+        self,
+        every: float,
+        progress: Callable[[int, list[float]], None] | None,
+        stop: Callable[[], bool] | None,
+    ) -> list[RunResult]:
         steps = self.configs[0].steps
         self._begun = saved = time.perf_counter()
         self._asked = stop or (lambda: False)
@@ -161,7 +186,10 @@ class Fleet:
                 saved = time.perf_counter()
         share = self._elapsed() / len(self.configs)
         every_one = zip(self.losses, self.tests, strict=True)
-        return [conclude(lost, tests, steps=steps, seconds=share, flops_per_step=self.setup.flops) for lost, tests in every_one]
+        return [
+            conclude(lost, tests, steps=steps, seconds=share, flops_per_step=self.setup.flops)
+            for lost, tests in every_one
+        ]
 
     def _elapsed(self) -> float:
         return self.seconds + time.perf_counter() - self._begun
@@ -182,7 +210,11 @@ class Fleet:
     def step(self, step: int) -> list[float]:
         """One update of every row; returns the losses before it of the members still training."""
         losses = self.graph(self.parts, list(self.fixed.values()), *self._batch(step))
-        seen = [(member, value) for member, value in enumerate(losses.tolist()[: len(self.configs)]) if not self._lost(member)]
+        seen = [
+            (member, value)
+            for member, value in enumerate(losses.tolist()[: len(self.configs)])
+            if not self._lost(member)
+        ]
         for member, value in seen:
             self.losses[member].append(value)
             if self._lost(member):
@@ -198,8 +230,13 @@ class Fleet:
         lr, wd = self.lr, self.decay
         if self.scheduled:
             members = [self.configs[m] for m in self.rows]
-            lr = lr * torch.tensor([rate(step, c) for c in members], dtype=lr.dtype, device=lr.device)[:, None]
-            wd = wd * torch.tensor([decay(step, c) for c in members], dtype=lr.dtype, device=lr.device)[:, None]
+            lr = (
+                lr * torch.tensor([rate(step, c) for c in members], dtype=lr.dtype, device=lr.device)[:, None]
+            )
+            wd = (
+                wd
+                * torch.tensor([decay(step, c) for c in members], dtype=lr.dtype, device=lr.device)[:, None]
+            )
         if self.clip_weight is not None:
             norm = (self.clip_weight * g * g).sum(1, keepdim=True).sqrt()
             g = g * torch.clamp(self.clip / (norm + 1e-6), max=1.0)
@@ -242,10 +279,17 @@ class Fleet:
             output = functional_call(self.skeleton, given | tied, (x,))
             return self.setup.loss(output, (x, y))
 
-        parts = self._parts(_first(self.theta))  # strided like the real ones: the graph is recorded for their strides
-        fixed, same = [_first(v) for v in self.fixed.values()], [_first(b) for b in batch]  # running statistics move here: copies
+        parts = self._parts(
+            _first(self.theta)
+        )  # strided like the real ones: the graph is recorded for their strides
+        fixed, same = (
+            [_first(v) for v in self.fixed.values()],
+            [_first(b) for b in batch],
+        )  # running statistics move here: copies
         with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # operations without a batching rule run row by row: slower, with the same numbers
+            warnings.simplefilter(
+                "ignore"
+            )  # operations without a batching rule run row by row: slower, with the same numbers
             graph = plain(make_fx(vmap(one))([p.detach() for p in parts], fixed, *same))
         losses = graph(parts, fixed, *same)
         gradients = torch.autograd.grad(losses.sum(), parts)
@@ -261,7 +305,9 @@ class Fleet:
     def _evaluate(self, step: int) -> None:
         """Evaluate the members that have not been at this step, if it is time to."""
         c = self.configs[0]
-        if c.eval_examples == 0 or not (step == c.steps or (c.eval_every and step and step % c.eval_every == 0)):
+        if c.eval_examples == 0 or not (
+            step == c.steps or (c.eval_every and step and step % c.eval_every == 0)
+        ):
             return
         for member in self.alive:
             if not self.tests[member] or self.tests[member][-1][0] != step:
@@ -326,7 +372,12 @@ def _equal_rows(stacked: Tensor) -> bool:
 
 def plain(graph: Any) -> Callable[..., Tensor]:
     """A recorded graph without the reshapes that change nothing; they are a third of its calls."""
-    idle = {torch.ops.aten.expand.default, torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default, torch.ops.aten.reshape.default}
+    idle = {
+        torch.ops.aten.expand.default,
+        torch.ops.aten.view.default,
+        torch.ops.aten._unsafe_view.default,
+        torch.ops.aten.reshape.default,
+    }
     for node in list(graph.graph.nodes):
         if node.op == "call_function" and node.target in idle:
             source = node.args[0]
@@ -353,7 +404,9 @@ def _alike(configs: list[RunConfig]) -> None:
     for c in configs[1:]:
         different = [key for key, value in c.model_dump(include=TOGETHER).items() if value != first[key]]
         if different:
-            raise InputError(f"the members of a fleet differ in numbers only (lr, momentum, decay, clip, gamma0, seed): {', '.join(different)} differ.")
+            raise InputError(
+                f"the members of a fleet differ in numbers only (lr, momentum, decay, clip, gamma0, seed): {', '.join(different)} differ."
+            )
     reason = hindrance(configs[0])
     if reason:
         raise InputError(f"a fleet cannot train this: {reason}. Train them one by one (fleet = 1).")

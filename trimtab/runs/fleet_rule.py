@@ -58,14 +58,19 @@ def choose(config: RunConfig, wanted: int | Literal["auto"] = "auto") -> Choice:
 def rehearsal(config: RunConfig) -> str:
     """Why a fleet of this user's model does not give the single runs' numbers; "" where it does."""
     config = config.changed(steps=max(config.steps, 2), warmup=0, eval_examples=0)
-    pair = [config, config.changed(seed=config.seed + 1)]  # another draw: what is kept outside parameters and buffers is not stacked
+    pair = [
+        config,
+        config.changed(seed=config.seed + 1),
+    ]  # another draw: what is kept outside parameters and buffers is not stacked
     singles = [Run(c) for c in pair]
     alone = [[single.step(step) for step in (0, 1)] for single in singles]
     try:
         together = fleet.Fleet(pair)
         for step in (0, 1):
             together.step(step)
-    except Exception as error:  # whatever vmap or the user's code says: one by one always works, and the reason is passed on
+    except (
+        Exception
+    ) as error:  # whatever vmap or the user's code says: one by one always works, and the reason is passed on
         return f"as a fleet it raises {type(error).__name__}: {str(error).strip().splitlines()[0][:200] if str(error).strip() else ''}"
     for one, other in zip(alone, together.losses, strict=True):
         for a, b in zip(one, other, strict=False):

@@ -18,7 +18,11 @@ from trimtab.data.catalogue import Shape
 from trimtab.errors import InputError
 
 CAUSAL, IMAGES = "AutoModelForCausalLM", "AutoModelForImageClassification"
-SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id")  # characters have none: a padding row would never be trained
+SPECIAL = (
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+)  # characters have none: a padding row would never be trained
 
 
 def published(name: str) -> tuple[Callable[..., nn.Module], Callable[[], Any]]:
@@ -30,14 +34,18 @@ def published(name: str) -> tuple[Callable[..., nn.Module], Callable[[], Any]]:
         given = _canonical(default, fields)
         made = _sizes(default, width, depth, given) | given
         spelled = getattr(default, "attribute_map", {})
-        config = transformers.AutoConfig.for_model(name, **{spelled.get(key, key): v for key, v in made.items()})
+        config = transformers.AutoConfig.for_model(
+            name, **{spelled.get(key, key): v for key, v in made.items()}
+        )
         return getattr(transformers, kind).from_config(config)
 
     def example() -> dict[str, torch.Tensor]:
         if kind == IMAGES:
             side = _side(default.image_size)
             return {"pixel_values": torch.randn(2, default.num_channels, side, side)}
-        ids = torch.randint(0, min(1000, default.vocab_size), (2, 8), generator=torch.Generator().manual_seed(0))
+        ids = torch.randint(
+            0, min(1000, default.vocab_size), (2, 8), generator=torch.Generator().manual_seed(0)
+        )
         return {"input_ids": ids} | ({"decoder_input_ids": ids} if kind == "AutoModelForSeq2SeqLM" else {})
 
     return build, example
@@ -54,7 +62,9 @@ def fitted(name: str, shape: Shape, options: Mapping[str, Any]) -> tuple[dict[st
     if shape.kind != takes:
         return {}, [f"data: hf:{name} takes {takes} data: got {shape.kind} data"]
     if takes == "text" and kind != CAUSAL:
-        return {}, [f"data: text asks for the next character, and hf:{name} is no causal language model: write data(split, seed, step) for it and pass file.py:data"]
+        return {}, [
+            f"data: text asks for the next character, and hf:{name} is no causal language model: write data(split, seed, step) for it and pass file.py:data"
+        ]
     if takes == "text":
         wanted: dict[str, Any] = {"vocab_size": shape.classes}
         positions = getattr(default, "max_position_embeddings", None)
@@ -77,12 +87,19 @@ def _misfits(wanted: Mapping[str, Any], given: Mapping[str, Any], default: Any) 
     for key in ("vocab_size", "num_labels", "max_position_embeddings", "image_size", "num_channels"):
         if key not in wanted or key not in given:
             continue
-        value, least = given[key], key not in ("image_size", "num_channels")  # more classes than the data has do no harm
+        value, least = (
+            given[key],
+            key not in ("image_size", "num_channels"),
+        )  # more classes than the data has do no harm
         if _side(value) != wanted[key] and not (least and isinstance(value, int) and value > wanted[key]):
-            found.append(f"model_options.{key}: the data has {wanted[key]}: got {value}; leave it out and it follows the data")
+            found.append(
+                f"model_options.{key}: the data has {wanted[key]}: got {value}; leave it out and it follows the data"
+            )
     patch = _side(given.get("patch_size", getattr(default, "patch_size", None)))
     if isinstance(patch, int) and "image_size" in wanted and wanted["image_size"] % patch:
-        found.append(f"model_options.patch_size: the image side must be a multiple of the patch: got {wanted['image_size']} px, patch {patch}")
+        found.append(
+            f"model_options.patch_size: the image side must be a multiple of the patch: got {wanted['image_size']} px, patch {patch}"
+        )
     return found
 
 
@@ -106,8 +123,12 @@ def _known(name: str) -> tuple[str, Any]:
             f"--hf takes a model type of transformers with a language-model or image-classification head: got {name!r}{', near it are ' + ', '.join(near[:8]) if near else ''}."
         )
     default = transformers.AutoConfig.for_model(name)
-    if not isinstance(getattr(default, "hidden_size", None), int) or not isinstance(getattr(default, "num_hidden_layers", None), int):
-        raise InputError(f"{name} has stages, not one width and one depth: write build(width, depth) for it and pass file.py:build.")
+    if not isinstance(getattr(default, "hidden_size", None), int) or not isinstance(
+        getattr(default, "num_hidden_layers", None), int
+    ):
+        raise InputError(
+            f"{name} has stages, not one width and one depth: write build(width, depth) for it and pass file.py:build."
+        )
     return kind, default
 
 
@@ -133,7 +154,9 @@ def _sizes(config: Any, width: int, depth: int, fields: dict[str, Any]) -> dict[
         d = getattr(config, "head_dim", None) or getattr(config, "d_kv", None) or hidden // heads
         new_heads = width // d if width % d == 0 else heads
         if width % new_heads:
-            raise InputError(f"width must be a multiple of the head dimension {d} or of the {heads} heads: got {width}.")
+            raise InputError(
+                f"width must be a multiple of the head dimension {d} or of the {heads} heads: got {width}."
+            )
         sizes["num_attention_heads"] = new_heads
         kv = getattr(config, "num_key_value_heads", None)
         if isinstance(kv, int):

@@ -75,7 +75,9 @@ def smoothed(losses: np.ndarray, steps: int) -> np.ndarray:
     return (total[end] - total[begin]) / (end - begin)
 
 
-def conclude(losses: list[float], tests: Sequence[Tested], *, steps: int, seconds: float, flops_per_step: float) -> RunResult:
+def conclude(
+    losses: list[float], tests: Sequence[Tested], *, steps: int, seconds: float, flops_per_step: float
+) -> RunResult:
     """The result of the losses of all steps made; the last may be the one that showed divergence.
 
     Args:

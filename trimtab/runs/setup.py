@@ -34,7 +34,23 @@ PLAN_SEED = 0
 EVAL_BATCH = 500
 IGNORED = -100  # a target that torch's cross-entropy leaves out
 HF = "hf:"
-SHARED = {"model", "model_options", "width", "depth", "base", "scheme", "gamma0", "overrides", "data", "data_options", "loss", "batch_size", "eval_examples", "dtype", "device"}
+SHARED = {
+    "model",
+    "model_options",
+    "width",
+    "depth",
+    "base",
+    "scheme",
+    "gamma0",
+    "overrides",
+    "data",
+    "data_options",
+    "loss",
+    "batch_size",
+    "eval_examples",
+    "dtype",
+    "device",
+}
 
 Made = TypeVar("Made")
 Batch = Any  # (inputs, target), or a dict of keyword arguments
@@ -72,15 +88,21 @@ class Setup:
         self.source = None if own(c.data) else open_data(c.data, c.data_options)
         self._function = load(c.data) if self.source is None else None
         if self._function is not None and not by_split(self._function):
-            raise InputError(f"data: {c.data} must be data(split, seed, step), with split 'train' or 'test': it takes {inspect.signature(self._function)}.")
+            raise InputError(
+                f"data: {c.data} must be data(split, seed, step), with split 'train' or 'test': it takes {inspect.signature(self._function)}."
+            )
         self._fields: dict[str, Any] = {}  # of a published model's configuration, on a data set of the zoo
         if self.source is not None:
             shape = self.source.shape
-            problems = size_faults(c.model, c.width, c.depth, c.model_options, shape) if c.model in BUILD else []
+            problems = (
+                size_faults(c.model, c.width, c.depth, c.model_options, shape) if c.model in BUILD else []
+            )
             if c.model.startswith(HF):
                 self._fields, problems = fitted(c.model.removeprefix(HF), shape, c.model_options)
             if shape.train is not None and c.batch_size > shape.train:
-                problems.append(f"batch_size: must be at most the training set's size, {shape.train}: got {c.batch_size}")
+                problems.append(
+                    f"batch_size: must be at most the training set's size, {shape.train}: got {c.batch_size}"
+                )
             if problems:
                 raise faults(f"{len(problems)} faults in the run's configuration", problems)
 
@@ -111,7 +133,9 @@ class Setup:
             return dict(batch)
         if isinstance(batch, list | tuple) and len(batch) == 2:
             return tuple(batch)
-        raise InputError(f"{self.config.data} must return (inputs, target) or a dict of the model's arguments: got {type(batch).__name__}.")
+        raise InputError(
+            f"{self.config.data} must return (inputs, target) or a dict of the model's arguments: got {type(batch).__name__}."
+        )
 
     # -- model -----------------------------------------------------------------------------------------------------------
 
@@ -152,7 +176,9 @@ class Setup:
         pair = lambda seed: (self.drawn(c.width, c.depth, seed), self.drawn(width, depth, seed))  # noqa: E731
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(PLAN_SEED)
-            return of_draws(pair, scheme=c.scheme, gamma0=c.gamma0, overrides=c.overrides or None, example=example)
+            return of_draws(
+                pair, scheme=c.scheme, gamma0=c.gamma0, overrides=c.overrides or None, example=example
+            )
 
     def begin(self, seed: int) -> tuple[nn.Module, Parametrization]:
         """The model a run begins with, its own draw times this size's numbers, and the numbers that go with it."""
@@ -186,20 +212,28 @@ class Setup:
         dtype = torch.float64 if self.config.dtype == "float64" else torch.float32
         if self.config.device == "cpu" and dtype == torch.float32 and self.source is not None:
             return batch  # the zoo's data is made like this
-        move = lambda v: v.to(self.config.device, dtype if v.is_floating_point() else None) if isinstance(v, Tensor) else v  # noqa: E731
+        move = lambda v: (
+            v.to(self.config.device, dtype if v.is_floating_point() else None) if isinstance(v, Tensor) else v
+        )  # noqa: E731
         if isinstance(batch, dict):
             return {k: move(v) for k, v in batch.items()}
         inputs, target = batch
         if isinstance(inputs, Mapping):
             return {k: move(v) for k, v in inputs.items()}, move(target)
-        return (tuple(move(v) for v in inputs) if isinstance(inputs, list | tuple) else move(inputs)), move(target)
+        return (tuple(move(v) for v in inputs) if isinstance(inputs, list | tuple) else move(inputs)), move(
+            target
+        )
 
     @functools.cached_property
     def loss(self) -> Callable[[Any, Batch], Tensor]:
         c = self.config
         if c.loss is not None and own(c.loss):
             return load(c.loss)
-        near = beside(c.model, "loss") if c.loss is None and own(c.model) and not c.model.startswith(HF) else None
+        near = (
+            beside(c.model, "loss")
+            if c.loss is None and own(c.model) and not c.model.startswith(HF)
+            else None
+        )
         return near or (mse if c.loss == "mse" else cross_entropy)
 
     def evaluate(self, model: Callable[..., Any], batch: Batch) -> tuple[Tensor, Tensor | None]:
@@ -224,7 +258,9 @@ def device_fault(device: str | None) -> str | None:
     there = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}[kind]
     if int(number or 0) >= there:
         seen = f"torch {torch.__version__} sees {there or 'no'} {kind} device{'s' if there != 1 else ''} here"
-        return f"device: got {device!r}, but {seen}. Pass device = 'cpu', or install a torch built for your GPU"
+        return (
+            f"device: got {device!r}, but {seen}. Pass device = 'cpu', or install a torch built for your GPU"
+        )
     return None
 
 
@@ -237,7 +273,9 @@ def setup(config: RunConfig) -> Setup:
 
 def opened(config: RunConfig) -> Setup:
     """The set-up before its parametrization: data, model, loss."""
-    shared = config.model_dump(mode="json", include=SHARED) | {"test_limit": config.test_limit}  # steps are in it
+    shared = config.model_dump(mode="json", include=SHARED) | {
+        "test_limit": config.test_limit
+    }  # steps are in it
     shared["folders"] = [str(folder) for folder in folders()]  # the same name is another file elsewhere
     return _told(config, lambda: _setup(json.dumps(shared, sort_keys=True), _Held(config)))
 
@@ -250,7 +288,9 @@ def _told(config: RunConfig, make: Callable[[], Made]) -> Made:
         raise
     except Exception as error:
         c = config
-        raise InputError(f"model {c.model} (width {c.width}, depth {c.depth}) on data {c.data} could not be set up: {type(error).__name__}: {error}") from error
+        raise InputError(
+            f"model {c.model} (width {c.width}, depth {c.depth}) on data {c.data} could not be set up: {type(error).__name__}: {error}"
+        ) from error
 
 
 class _Held:
@@ -316,7 +356,9 @@ def class_axis(scores: Tensor, target: Tensor) -> int | None:
     if scores.ndim < 4 and scores.shape[:-1] == target.shape:
         return -1
     if scores.ndim > 1 and (scores.shape[0], *scores.shape[2:]) == tuple(target.shape):
-        return 1 if scores.shape[:-1] != target.shape else None  # as many classes as pixels in a row: it could be either
+        return (
+            1 if scores.shape[:-1] != target.shape else None
+        )  # as many classes as pixels in a row: it could be either
     return -1 if scores.shape[:-1] == target.shape else None
 
 
@@ -325,20 +367,30 @@ def cross_entropy(output: Any, batch: Batch) -> Tensor:
     if isinstance(batch, dict):
         loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
         if loss is None:
-            raise InputError("a batch that is a dict needs a model whose output has .loss (pass labels), or a loss function of your own: loss = 'file.py:loss'.")
+            raise InputError(
+                "a batch that is a dict needs a model whose output has .loss (pass labels), or a loss function of your own: loss = 'file.py:loss'."
+            )
         return loss
     scores, target = scored(output, batch, "cross-entropy")
     own = "Pass loss = 'mse' for numbers, or a loss function of your own: loss = 'file.py:loss'."
     if target.is_floating_point():
-        if target.shape != scores.shape or not torch.allclose(target.sum(-1), torch.ones_like(target.sum(-1)), atol=1e-3):
+        if target.shape != scores.shape or not torch.allclose(
+            target.sum(-1), torch.ones_like(target.sum(-1)), atol=1e-3
+        ):
             raise InputError(
                 f"cross-entropy takes classes, or probabilities over the last dimension: got floats of shape {tuple(target.shape)} for outputs {tuple(scores.shape)}. {own}"
             )
         return functional.cross_entropy(scores.flatten(0, -2), target.flatten(0, -2))
     axis = class_axis(scores, target)
     if axis is None:
-        raise InputError(f"cross-entropy needs one class per output row: the outputs are {tuple(scores.shape)}, the target {tuple(target.shape)}. {own}")
-    return functional.cross_entropy(scores, target) if axis == 1 else functional.cross_entropy(scores.flatten(0, target.ndim - 1), target.flatten())
+        raise InputError(
+            f"cross-entropy needs one class per output row: the outputs are {tuple(scores.shape)}, the target {tuple(target.shape)}. {own}"
+        )
+    return (
+        functional.cross_entropy(scores, target)
+        if axis == 1
+        else functional.cross_entropy(scores.flatten(0, target.ndim - 1), target.flatten())
+    )
 
 
 def mse(output: Any, batch: Batch) -> Tensor:
@@ -346,7 +398,9 @@ def mse(output: Any, batch: Batch) -> Tensor:
     f, y = scored(output, batch, "mse")
     if y.is_floating_point():
         if y.numel() != f.numel():
-            raise InputError(f"mse needs one number per output: the outputs are {tuple(f.shape)}, the target {tuple(y.shape)}.")
+            raise InputError(
+                f"mse needs one number per output: the outputs are {tuple(f.shape)}, the target {tuple(y.shape)}."
+            )
         y = y.reshape(f.shape)
     else:
         y = functional.one_hot(y, f.shape[-1]).to(f.dtype)
@@ -357,7 +411,12 @@ def correct(output: Any, batch: Batch) -> tuple[int, int] | None:
     """(right, all) predictions of a classifier, None where targets are not classes; targets of -100 are not asked, as in the loss."""
     scores = logits(output)
     target = batch.get("labels") if isinstance(batch, dict) else batch[1]
-    if scores is None or not isinstance(target, Tensor) or target.is_floating_point() or (isinstance(batch, dict) and target.ndim > 1):
+    if (
+        scores is None
+        or not isinstance(target, Tensor)
+        or target.is_floating_point()
+        or (isinstance(batch, dict) and target.ndim > 1)
+    ):
         return None
     axis = class_axis(scores, target)
     if axis is None:

@@ -21,10 +21,14 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     place = Path(path)
     try:
         if place.stat().st_size > LARGEST:
-            raise InputError(f"{place} must be a TOML file of at most {LARGEST:,} bytes: it has {place.stat().st_size:,}.")
+            raise InputError(
+                f"{place} must be a TOML file of at most {LARGEST:,} bytes: it has {place.stat().st_size:,}."
+            )
         content = place.read_bytes().decode("utf-8")
     except OSError as error:
-        raise InputError(f"{place} could not be read: {error.strerror}. `trimtab new {place}` writes an example.") from error
+        raise InputError(
+            f"{place} could not be read: {error.strerror}. `trimtab new {place}` writes an example."
+        ) from error
     except (UnicodeDecodeError, ValueError) as error:
         raise InputError(f"{place} must be a TOML file in UTF-8: {error}.") from error
     try:

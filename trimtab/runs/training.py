@@ -62,7 +62,10 @@ class Run:
         self.model, self.plan = self.setup.begin(config.seed)
         self.model.train()
         self.optimizers = _optimizers(config, self.plan)
-        self.rates = [[(group, group["lr"], group.get("weight_decay", 0.0)) for group in o.param_groups] for o in self.optimizers]
+        self.rates = [
+            [(group, group["lr"], group.get("weight_decay", 0.0)) for group in o.param_groups]
+            for o in self.optimizers
+        ]
         self.losses: list[float] = []
         self.tests: list[Tested] = []
         self.seconds = 0.0
@@ -72,10 +75,17 @@ class Run:
             if state is not None and state["config"] == config.hash:
                 self._restore(state)
             elif state is not None:
-                self.said.append(f"the checkpoint {self.path} is of another configuration: this run begins anew and will replace it.")
+                self.said.append(
+                    f"the checkpoint {self.path} is of another configuration: this run begins anew and will replace it."
+                )
         self.callable: Any = torch.compile(self.model) if config.compile else self.model
 
-    def go(self, every: float, progress: Callable[[int, float, float], None] | None, stop: Callable[[], bool] | None) -> RunResult:
+    def go(
+        self,
+        every: float,
+        progress: Callable[[int, float, float], None] | None,
+        stop: Callable[[], bool] | None,
+    ) -> RunResult:
         config, saved = self.config, time.perf_counter()
         self._begun, self._asked = saved, stop or (lambda: False)
         with torch.random.fork_rng(devices=[]):
@@ -95,7 +105,13 @@ class Run:
                     saved = time.perf_counter()
         if config.device.startswith("cuda"):
             torch.cuda.synchronize()
-        return conclude(self.losses, self.tests, steps=config.steps, seconds=self._elapsed(), flops_per_step=self.setup.flops)
+        return conclude(
+            self.losses,
+            self.tests,
+            steps=config.steps,
+            seconds=self._elapsed(),
+            flops_per_step=self.setup.flops,
+        )
 
     def _elapsed(self) -> float:
         return self.seconds + time.perf_counter() - self._begun
@@ -159,12 +175,17 @@ class Run:
         self.model.load_state_dict(state["model"])
         for optimizer, held in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(held)
-        self.rates = [[(group, lr, wd) for group, (_, lr, wd) in zip(o.param_groups, known, strict=True)] for o, known in zip(self.optimizers, self.rates, strict=True)]
+        self.rates = [
+            [(group, lr, wd) for group, (_, lr, wd) in zip(o.param_groups, known, strict=True)]
+            for o, known in zip(self.optimizers, self.rates, strict=True)
+        ]
         self.losses, self.seconds = state["losses"].tolist(), state["seconds"]
         self.tests = [(int(step), *rest) for step, *rest in state["tests"]]
 
 
-def evaluated(made: Setup, model: nn.Module, asked: Callable[[], bool] = lambda: False) -> tuple[Any, ...] | None:
+def evaluated(
+    made: Setup, model: nn.Module, asked: Callable[[], bool] = lambda: False
+) -> tuple[Any, ...] | None:
     """(loss, accuracy, examples looked at) over the test batches; None when `asked` said stop between two of them."""
     model.eval()
     total, seen, right, judged = 0.0, 0, 0, 0
@@ -187,11 +208,25 @@ def _optimizers(config: RunConfig, plan: Any) -> list[torch.optim.Optimizer]:
     """The optimizers of a run on the parametrization's groups: one, or Muon with AdamW beside it."""
     adam: dict[str, Any] = dict(betas=config.betas, eps=config.eps, weight_decay=config.weight_decay)
     if config.optimizer == "sgd":
-        return [plan.optimizer(torch.optim.SGD, lr=config.lr, momentum=config.momentum, nesterov=config.nesterov, weight_decay=config.weight_decay)]
+        return [
+            plan.optimizer(
+                torch.optim.SGD,
+                lr=config.lr,
+                momentum=config.momentum,
+                nesterov=config.nesterov,
+                weight_decay=config.weight_decay,
+            )
+        ]
     if config.optimizer == "adam":
         return [plan.optimizer(torch.optim.Adam, lr=config.lr, **adam)]
     if config.optimizer == "adamw":
         return [plan.optimizer(torch.optim.AdamW, lr=config.lr, **adam)]
-    muon = plan.optimizer(torch.optim.Muon, lr=config.lr, momentum=config.momentum or 0.95, weight_decay=config.weight_decay, only="matrices")
+    muon = plan.optimizer(
+        torch.optim.Muon,
+        lr=config.lr,
+        momentum=config.momentum or 0.95,
+        weight_decay=config.weight_decay,
+        only="matrices",
+    )
     rest = plan.optimizer(torch.optim.AdamW, lr=config.rest_lr or config.lr / 10, only="rest", **adam)
     return [muon, rest]

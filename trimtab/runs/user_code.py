@@ -33,7 +33,11 @@ def load(spec: str) -> Callable[..., Any]:
     for part in name.split("."):
         found = getattr(found, part, None)
     if not callable(found):
-        known = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_") and getattr(v, "__module__", "") == module.__name__]
+        known = [
+            n
+            for n, v in vars(module).items()
+            if callable(v) and not n.startswith("_") and getattr(v, "__module__", "") == module.__name__
+        ]
         raise InputError(f"{place} has no function {name!r}; it has {', '.join(known[:8]) or 'none'}.")
     return found
 
@@ -67,12 +71,23 @@ def by_split(data: Callable[..., Any]) -> bool:
         given = [p for p in inspect.signature(data).parameters.values() if p.kind is not p.KEYWORD_ONLY]
     except (TypeError, ValueError):
         return True
-    needed = [p for p in given if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    needed = [
+        p for p in given if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
     named = bool(given) and given[0].name == "split"
-    return named or len(needed) == 3 or (not needed and bool(given) and given[0].kind is given[0].VAR_POSITIONAL)
+    return (
+        named or len(needed) == 3 or (not needed and bool(given) and given[0].kind is given[0].VAR_POSITIONAL)
+    )
 
 
-def built(build: Callable[..., Any], width: int, depth: int, options: Mapping[str, Any] | None = None, *, name: str = "build") -> Any:
+def built(
+    build: Callable[..., Any],
+    width: int,
+    depth: int,
+    options: Mapping[str, Any] | None = None,
+    *,
+    name: str = "build",
+) -> Any:
     """The model that a user's `build(width, depth, **options)` returns. Every command builds with this.
 
     Raises:
@@ -92,7 +107,9 @@ def built(build: Callable[..., Any], width: int, depth: int, options: Mapping[st
     except TrimtabError:
         raise
     except Exception as error:
-        raise InputError(f"{name}(width={width}, depth={depth}) raised {type(error).__name__}: {error}.") from error
+        raise InputError(
+            f"{name}(width={width}, depth={depth}) raised {type(error).__name__}: {error}."
+        ) from error
     torch = sys.modules.get("torch")  # not imported here: configurations are read without it
     if torch is None or not isinstance(model, torch.nn.Module):
         what = "None: end it with `return model`" if model is None else type(model).__name__
@@ -100,7 +117,9 @@ def built(build: Callable[..., Any], width: int, depth: int, options: Mapping[st
     return model
 
 
-def _signature_fault(build: Callable[..., Any], width: int, depth: int, name: str, options: dict[str, Any]) -> str:
+def _signature_fault(
+    build: Callable[..., Any], width: int, depth: int, name: str, options: dict[str, Any]
+) -> str:
     """Why build(width, depth, **options) cannot be called; empty if it can, or if nobody can tell before."""
     try:
         signature = inspect.signature(build)
@@ -136,7 +155,11 @@ def source_file(place: str) -> Path | None:
 def sources(*names: str) -> dict[str, str]:
     """{name: SHA-256 of the file behind it} of those that are users' functions."""
     files = {name: source_file(name.rpartition(":")[0]) for name in names if ":" in name}
-    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items() if path is not None}
+    return {
+        name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for name, path in files.items()
+        if path is not None
+    }
 
 
 def _module(place: str) -> ModuleType:
@@ -157,7 +180,9 @@ def _module(place: str) -> ModuleType:
             spec.loader.exec_module(module)
         except Exception as error:
             del sys.modules[name]
-            raise InputError(f"{place} raised {type(error).__name__} when it was imported: {error}.") from error
+            raise InputError(
+                f"{place} raised {type(error).__name__} when it was imported: {error}."
+            ) from error
         finally:
             sys.path.remove(str(path.resolve().parent))
         return module
@@ -166,4 +191,6 @@ def _module(place: str) -> ModuleType:
     try:
         return importlib.import_module(place)
     except ImportError as error:
-        raise InputError(f"module {place!r} could not be imported: {error}. Run from the folder that holds it, or pass file.py:function.") from error
+        raise InputError(
+            f"module {place!r} could not be imported: {error}. Run from the folder that holds it, or pass file.py:function."
+        ) from error

@@ -51,7 +51,11 @@ class Graph(Residuals):
 
     def _add_said_branches(self) -> None:
         """Branches that only the user sees: what matches a pattern, one branch per numbered block, folded at its end."""
-        seen = set().union(*(self._params_between(r.source, r.branch) for r in self.residuals)) if self.residuals else set[str]()
+        seen = (
+            set().union(*(self._params_between(r.source, r.branch) for r in self.residuals))
+            if self.residuals
+            else set[str]()
+        )
         stack = 1 + max((r.stack for r in self.residuals), default=-1)
         for pattern in self._branch_patterns:
             blocks: dict[str, list[str]] = {}
@@ -75,12 +79,18 @@ class Graph(Residuals):
         """Where a parameter sits, from the adds it meets first."""
         if name in self._said:
             said = (self._said[name],)
-            return Place(branches=said, tail_of=said if any(s.name == name for s in self.residuals[said[0]].tail) else ())
+            return Place(
+                branches=said,
+                tail_of=said if any(s.name == name for s in self.residuals[said[0]].tail) else (),
+            )
         met = self.reach[self.trace.params[name]]
         branches = sorted({i for i, side in met if side == "branch"})
         skips = [i for i, side in met if side == "skip"]
         if skips:
-            stream, outer = self._stream_of(name), min((self.enclosing(i) for i in sorted(skips)), key=len)  # a stem meets the skips of a block and of those inside it
+            stream, outer = (
+                self._stream_of(name),
+                min((self.enclosing(i) for i in sorted(skips)), key=len),
+            )  # a stem meets the skips of a block and of those inside it
             if stream is not None or not outer:
                 return Place(stream=stream)
             branches = [outer[0]]  # before the first add of a stack that lies inside a branch
@@ -92,7 +102,10 @@ class Graph(Residuals):
         for use in self.uses[name]:
             for o in self.trace.nodes[use.node].outputs if use.node >= 0 else ():
                 for k in {self.residuals[i].stack for i, side in self.reach[o] if side == "skip"}:
-                    if any(r.stack == k and self.behind[o] >> self.trace.nodes[r.node].outputs[0] & 1 for r in self.residuals):
+                    if any(
+                        r.stack == k and self.behind[o] >> self.trace.nodes[r.node].outputs[0] & 1
+                        for r in self.residuals
+                    ):
                         return k
         return None
 
@@ -119,7 +132,11 @@ class Graph(Residuals):
                     readouts[last[node.outputs[0]]].add(name)
                 elif node.name == "add":
                     for i in node.inputs:
-                        while (p := self.trace.producer(i)) is not None and p.name in operations.LINEAR and i not in last:
+                        while (
+                            (p := self.trace.producer(i)) is not None
+                            and p.name in operations.LINEAR
+                            and i not in last
+                        ):
                             i = p.inputs[0]
                         if i in last:
                             readouts[last[i]].add(name)
@@ -148,7 +165,16 @@ class Graph(Residuals):
                 except Blocked:
                     sides.append({})
             size = self.trace.values[refs[0]].shape[-1]
-            found.append(Product(node.index, size, sides[0], sides[1], math.prod(constant_factor(self.trace, n) or 1.0 for n in self.after(node)), normalised))
+            found.append(
+                Product(
+                    node.index,
+                    size,
+                    sides[0],
+                    sides[1],
+                    math.prod(constant_factor(self.trace, n) or 1.0 for n in self.after(node)),
+                    normalised,
+                )
+            )
         return found
 
     def _unit_length(self, value: int) -> bool:
@@ -159,7 +185,15 @@ class Graph(Residuals):
                 return False
             if node.name == "div" and len(node.inputs) == 2:
                 value = node.inputs[1]
-                while (p := self.trace.producer(value)) is not None and p.name in ("clamp_min", "expand", "clamp", "add", "maximum", "sqrt", "sum"):
+                while (p := self.trace.producer(value)) is not None and p.name in (
+                    "clamp_min",
+                    "expand",
+                    "clamp",
+                    "add",
+                    "maximum",
+                    "sqrt",
+                    "sum",
+                ):
                     value = p.inputs[0]
                 return p is not None and p.name in ("linalg_vector_norm", "norm", "pow", "mul")
             acts = [i for i in node.inputs if self.act[i]]
@@ -173,7 +207,9 @@ class Graph(Residuals):
         chain: list[Node] = []
         while len(users := self.trace.consumers[node.outputs[0]]) == 1:
             node = self.trace.nodes[users[0]]
-            plain = node.name in operations.LINEAR or (node.name in ("add", "sub", "masked_fill", "where") and node.index not in self._at)
+            plain = node.name in operations.LINEAR or (
+                node.name in ("add", "sub", "masked_fill", "where") and node.index not in self._at
+            )
             if constant_factor(self.trace, node) is None and (not plain or self.mixing[node.index]):
                 break
             chain.append(node)

@@ -21,7 +21,11 @@ from torch import Tensor, nn
 from trimtab.structure.recording import as_call, tensors_in, untouched
 
 TIMES = (16, 8, 4, 2)  # lengths of a sequence
-SIDES = {1: (16, 64, 256), 2: (32, 64, 224, 28, 16, 8), 3: (8, 16, 32)}  # of what a convolution takes, by dimensions
+SIDES = {
+    1: (16, 64, 256),
+    2: (32, 64, 224, 28, 16, 8),
+    3: (8, 16, 32),
+}  # of what a convolution takes, by dimensions
 MOST = 60  # forwards tried at most
 
 
@@ -89,13 +93,17 @@ def _needed(model: nn.Module) -> str | None:
         parameters = list(inspect.signature(model.forward).parameters.values())
     except (TypeError, ValueError):
         return ""
-    needed = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    needed = [
+        p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
     if len(needed) > 1:
         return None
     return needed[0].name if needed and needed[0].kind is inspect.Parameter.KEYWORD_ONLY else ""
 
 
-def _of_layer(layer: nn.Module, model: nn.Module, batch: int, generator: torch.Generator) -> Iterator[tuple[Any, str]]:
+def _of_layer(
+    layer: nn.Module, model: nn.Module, batch: int, generator: torch.Generator
+) -> Iterator[tuple[Any, str]]:
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
         for time in _times(model, layer):
             yield _ids(layer.num_embeddings, (batch, time), generator)
@@ -113,7 +121,9 @@ def _of_layer(layer: nn.Module, model: nn.Module, batch: int, generator: torch.G
             yield _floats(kind, shape, generator)
 
 
-def _published(model: nn.Module, name: str, batch: int, generator: torch.Generator) -> Iterator[tuple[Any, str]]:
+def _published(
+    model: nn.Module, name: str, batch: int, generator: torch.Generator
+) -> Iterator[tuple[Any, str]]:
     """Inputs of a model of transformers, by the name of its main input."""
     config: Any = model.config
     more = ["decoder_input_ids"] if getattr(config, "is_encoder_decoder", False) else []
@@ -125,7 +135,9 @@ def _published(model: nn.Module, name: str, batch: int, generator: torch.Generat
         own = getattr(config, "image_size", None)
         sides: list[int] = [own] if isinstance(own, int) else []
         for side in [*sides, *SIDES[2]]:
-            images, words = _floats("images", (batch, getattr(config, "num_channels", 3), side, side), generator)
+            images, words = _floats(
+                "images", (batch, getattr(config, "num_channels", 3), side, side), generator
+            )
             yield {name: images}, words
     dummy = getattr(model, "dummy_inputs", None)
     if isinstance(dummy, dict) and dummy:
@@ -135,7 +147,9 @@ def _published(model: nn.Module, name: str, batch: int, generator: torch.Generat
 def _times(model: nn.Module, tokens: nn.Module | None) -> list[int]:
     """Lengths of a sequence to try: short ones that fit every table of positions, then those tables' own lengths."""
     tables = [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding) and m is not tokens]
-    tables += [n for module in model.modules() for p in module._parameters.values() for n in _lengths(module, p)]
+    tables += [
+        n for module in model.modules() for p in module._parameters.values() for n in _lengths(module, p)
+    ]
     limit = min(tables, default=max(TIMES))
     short = [t for t in TIMES if t <= limit] or [limit]
     return list(dict.fromkeys([*short[:3], *sorted(set(tables))[:4], *short[3:]]))

@@ -86,7 +86,9 @@ LINEAR = frozenset(
 )
 
 # Of these, the ones that cut a tensor up.
-CUTS = frozenset(["slice", "narrow", "split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "chunk"])
+CUTS = frozenset(
+    ["slice", "narrow", "split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "chunk"]
+)
 
 # f(c x) = c f(x) for c > 0, which is all a multiplier needs.
 POSITIVE = frozenset(
@@ -156,7 +158,13 @@ ACTIVATIONS = frozenset({"prelu", "_prelu_kernel"})
 POOLS = frozenset(name for name in LINEAR | POSITIVE if "pool" in name)
 
 # The same numbers in another shape, when none are left out.
-REARRANGED = LINEAR - POOLS - frozenset({"mean", "sum", "cumsum", "constant_pad_nd", "tril", "triu", "index", "gather", "index_select", "neg"})
+REARRANGED = (
+    LINEAR
+    - POOLS
+    - frozenset(
+        {"mean", "sum", "cumsum", "constant_pad_nd", "tril", "triu", "index", "gather", "index_select", "neg"}
+    )
+)
 
 # Mix positions without a parameter.
 STIRRING = POOLS | frozenset({"_fft_c2c", "_fft_r2c", "_fft_c2r", "cumsum", "roll"})

@@ -54,7 +54,9 @@ def _like_model(example: Any, device: torch.device, dtype: torch.dtype | None) -
     """Floats take the model's type, tensors its device; numbers, masks and indices stay what they are."""
     if isinstance(example, Tensor):
         if example.is_meta and device.type != "meta":
-            raise InputError("the example must hold numbers: it is on the meta device, and the base is verified on it. Pass a real tensor; it is moved where it is needed.")
+            raise InputError(
+                "the example must hold numbers: it is on the meta device, and the base is verified on it. Pass a real tensor; it is moved where it is needed."
+            )
         floats = dtype is not None and example.is_floating_point()
         return example.to(device=device, dtype=dtype if floats else example.dtype)
     if isinstance(example, Mapping):
@@ -83,7 +85,12 @@ def untouched(model: nn.Module, *, training: bool) -> Iterator[None]:
         torch.manual_seed(0)
         torch.backends.mha.set_fastpath_enabled(False)
         try:
-            with torch.backends.mkldnn.flags(enabled=False), torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), torch.inference_mode(False), torch.no_grad():
+            with (
+                torch.backends.mkldnn.flags(enabled=False),
+                torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
+                torch.inference_mode(False),
+                torch.no_grad(),
+            ):
                 yield
         finally:
             torch.backends.mha.set_fastpath_enabled(fast_path)
@@ -97,7 +104,9 @@ def untouched(model: nn.Module, *, training: bool) -> Iterator[None]:
                 numpy.random.set_state(numpy_state)
 
 
-def record(model: nn.Module, example: Any, label: str = "model", numbers: Mapping[str, float] | None = None) -> Trace:
+def record(
+    model: nn.Module, example: Any, label: str = "model", numbers: Mapping[str, float] | None = None
+) -> Trace:
     """Record one forward of `model` on `example`; the model, its buffers and all random states stay as they were.
 
     Args:
@@ -109,13 +118,23 @@ def record(model: nn.Module, example: Any, label: str = "model", numbers: Mappin
     """
     params = dict(model.named_parameters())
     if not params:
-        raise InputError(f"{label} has no parameters: there is nothing to parametrize. Pass the nn.Module that is trained.")
+        raise InputError(
+            f"{label} has no parameters: there is nothing to parametrize. Pass the nn.Module that is trained."
+        )
     meta = any(p.is_meta for p in params.values())
     first = next((p for p in params.values() if adjustable(p)), next(iter(params.values())))
-    call = as_call(_like_model(example, torch.device("meta") if meta else first.device, first.dtype if adjustable(first) else None))
+    call = as_call(
+        _like_model(
+            example,
+            torch.device("meta") if meta else first.device,
+            first.dtype if adjustable(first) else None,
+        )
+    )
     empty = [tuple(t.shape) for t in tensors_in(call) if t.numel() == 0]
     if empty:
-        raise InputError(f"example has a tensor without elements, shape {empty[0]}: nothing flows, so nothing can be verified. Pass a batch of two or more.")
+        raise InputError(
+            f"example has a tensor without elements, shape {empty[0]}: nothing flows, so nothing can be verified. Pass a batch of two or more."
+        )
     try:
         # Eval mode has no dropout, no dropped paths and no skipped layers. What only training uses (auxiliary heads)
         # is looked for in training mode.
@@ -139,7 +158,15 @@ def _unused(trace: Trace) -> int:
     return sum(not trace.consumers[value] for value in trace.params.values())
 
 
-def _run(model: nn.Module, call: Any, params: dict[str, nn.Parameter], *, real: bool, training: bool, numbers: Mapping[str, float] | None = None) -> Trace:
+def _run(
+    model: nn.Module,
+    call: Any,
+    params: dict[str, nn.Parameter],
+    *,
+    real: bool,
+    training: bool,
+    numbers: Mapping[str, float] | None = None,
+) -> Trace:
     recorder = Recorder()
     recorder.numbers = numbers or {}
     for name, p in params.items():
@@ -151,7 +178,9 @@ def _run(model: nn.Module, call: Any, params: dict[str, nn.Parameter], *, real: 
         out = model(*call[0], **call[1])
     found = list(tensors_in(out))
     leaves = [recorder.value_of(t) for t in found]
-    outputs = tuple(dict.fromkeys(i for i in leaves if recorder.values[i].is_float and not recorder.values[i].constant))
+    outputs = tuple(
+        dict.fromkeys(i for i in leaves if recorder.values[i].is_float and not recorder.values[i].constant)
+    )
     if not outputs:
         raise StructureError(
             f"a model must return at least one float tensor that depends on its parameters: {type(model).__name__} returned "
@@ -171,7 +200,14 @@ def _export(model: nn.Module, call: Any, label: str, numbers: Mapping[str, float
             "Build it on a real device, or pass an example that model(...) takes."
         ) from error
     meta = any(p.is_meta for p in model.parameters())
-    return _run(program, call, {name.removeprefix("inner."): p for name, p in program.named_parameters()}, real=not meta, training=True, numbers=numbers)
+    return _run(
+        program,
+        call,
+        {name.removeprefix("inner."): p for name, p in program.named_parameters()},
+        real=not meta,
+        training=True,
+        numbers=numbers,
+    )
 
 
 class _Tensors(nn.Module):

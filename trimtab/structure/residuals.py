@@ -49,7 +49,15 @@ class Residuals(Flow):
             trace without numbers cannot find that out.
     """
 
-    def __init__(self, trace: Trace, label: str = "model", *, branch: tuple[str, ...] = (), skip: tuple[str, ...] = (), refuted: Callable[[Iterable[str]], bool] = lambda _: False):
+    def __init__(
+        self,
+        trace: Trace,
+        label: str = "model",
+        *,
+        branch: tuple[str, ...] = (),
+        skip: tuple[str, ...] = (),
+        refuted: Callable[[Iterable[str]], bool] = lambda _: False,
+    ):
         super().__init__(trace)
         self.label = label
         self._branch_patterns, self._skip_patterns = branch, skip
@@ -72,7 +80,9 @@ class Residuals(Flow):
         assert last is not None
         for node in self.trace.nodes[first : last + 1]:
             depths = [depth[i] for i in node.inputs if i in depth]
-            if (depths and node.outputs and self.behind[end] >> node.outputs[0] & 1) or any(o == end for o in node.outputs):
+            if (depths and node.outputs and self.behind[end] >> node.outputs[0] & 1) or any(
+                o == end for o in node.outputs
+            ):
                 best = max(depths, default=0) + self.mixing[node.index]
                 for o in node.outputs:
                     depth[o] = best
@@ -91,17 +101,44 @@ class Residuals(Flow):
             residual = self._at.get(node.index)
             if residual is not None:
                 value, how = residual.skip, "parallel" if how == "identity" else how
-            elif node.name in operations.REARRANGED and len(acts) == 1 and math.prod(values[acts[0]].shape) == math.prod(values[value].shape):
-                value = acts[0]  # the whole tensor: a slice of it (one step of a recurrence) is something else
-            elif (node.name == "mul" and len(acts) == 1) or (node.name == "div" and len(acts) == 1 and constant_factor(self.trace, node) is not None):
+            elif (
+                node.name in operations.REARRANGED
+                and len(acts) == 1
+                and math.prod(values[acts[0]].shape) == math.prod(values[value].shape)
+            ):
+                value = acts[
+                    0
+                ]  # the whole tensor: a slice of it (one step of a recurrence) is something else
+            elif (node.name == "mul" and len(acts) == 1) or (
+                node.name == "div" and len(acts) == 1 and constant_factor(self.trace, node) is not None
+            ):
                 value, how = acts[0], "scaled" if how in ("identity", "parallel") else how
                 factor *= constant_factor(self.trace, node) or 1.0
-            elif cross and len(acts) == 1 and (node.name in operations.NORMS or node.name in operations.POOLS or node.name == "constant_pad_nd"):
+            elif (
+                cross
+                and len(acts) == 1
+                and (
+                    node.name in operations.NORMS
+                    or node.name in operations.POOLS
+                    or node.name == "constant_pad_nd"
+                )
+            ):
                 value, how = acts[0], "projection"
-            elif cross and len(acts) == 1 and self.mixing[node.index] and not mixed and node.name not in operations.LOOKUPS:
+            elif (
+                cross
+                and len(acts) == 1
+                and self.mixing[node.index]
+                and not mixed
+                and node.name not in operations.LOOKUPS
+            ):
                 value, how, mixed = acts[0], "projection", True
                 crossed |= {n for n, uses in self.uses.items() if any(u.node == node.index for u in uses)}
-            elif cross and node.name == "add" and len(acts) == 1 and all(self.weightlike(i) for i in node.inputs if i != acts[0]):
+            elif (
+                cross
+                and node.name == "add"
+                and len(acts) == 1
+                and all(self.weightlike(i) for i in node.inputs if i != acts[0])
+            ):
                 value, how = acts[0], "projection"
             else:
                 break
@@ -123,9 +160,13 @@ class Residuals(Flow):
                 continue
             sides = (a.index, b.index)
             shape = values[node.outputs[0]].shape
-            if any(values[i].constant or not values[i].is_float for i in sides) or not any(self.act[i] for i in sides):
+            if any(values[i].constant or not values[i].is_float for i in sides) or not any(
+                self.act[i] for i in sides
+            ):
                 continue
-            residual = self._match(node, sides, shape, cross=False) or self._match(node, sides, shape, cross=True)
+            residual = self._match(node, sides, shape, cross=False) or self._match(
+                node, sides, shape, cross=True
+            )
             if residual is None:
                 continue
             if residual.kind == "projection":
@@ -139,7 +180,9 @@ class Residuals(Flow):
             r.index = index
         return found
 
-    def _match(self, node: Node, sides: tuple[int, int], shape: tuple[int, ...], *, cross: bool) -> Residual | None:
+    def _match(
+        self, node: Node, sides: tuple[int, int], shape: tuple[int, ...], *, cross: bool
+    ) -> Residual | None:
         values = self.trace.values
         for skip, branch in (sides, sides[::-1]):
             if skip == branch or any(values[i].shape != shape or not self.act[i] for i in (skip, branch)):
@@ -150,10 +193,16 @@ class Residuals(Flow):
                 if how == "parallel" and self.behind[branch] >> skip & 1:
                     break  # it reads the sum itself, so what an earlier branch mixed is not its own
                 depth = self._mix_depth(source, branch)
-                if depth < (2 if crossed else 1) and not (how == "identity" and depth == 0 and self._stirs(source, branch)):
+                if depth < (2 if crossed else 1) and not (
+                    how == "identity" and depth == 0 and self._stirs(source, branch)
+                ):
                     continue
                 inside = self._params_between(source, branch)
-                if crossed & inside or self._matches(inside, self._skip_patterns) or self._interpolates(node, branch, source):
+                if (
+                    crossed & inside
+                    or self._matches(inside, self._skip_patterns)
+                    or self._interpolates(node, branch, source)
+                ):
                     break
                 kind = self._kind(how, branch, source)
                 return Residual(-1, node.index, skip, branch, source, kind, factor, crossed=crossed)
@@ -162,7 +211,12 @@ class Residuals(Flow):
     def _stirs(self, source: int, branch: int) -> bool:
         """A branch without a matrix that still mixes positions (pooling, Fourier) and ends in a gain it is homogeneous in."""
         between = [
-            n for n in self.trace.nodes if n.name in operations.STIRRING and n.outputs and self.behind[branch] >> n.outputs[0] & 1 and self.behind[n.outputs[0]] >> source & 1
+            n
+            for n in self.trace.nodes
+            if n.name in operations.STIRRING
+            and n.outputs
+            and self.behind[branch] >> n.outputs[0] & 1
+            and self.behind[n.outputs[0]] >> source & 1
         ]
         try:
             return bool(between) and bool(tails(self.trace, branch, stop=source))
@@ -194,7 +248,10 @@ class Residuals(Flow):
         inside = set()
         for name, uses in self.uses.items():
             for use in uses:
-                if use.node >= 0 and any(self.behind[branch] >> o & 1 and self.behind[o] >> source & 1 for o in self.trace.nodes[use.node].outputs):
+                if use.node >= 0 and any(
+                    self.behind[branch] >> o & 1 and self.behind[o] >> source & 1
+                    for o in self.trace.nodes[use.node].outputs
+                ):
                     inside.add(name)
         return inside
 
@@ -232,7 +289,9 @@ class Residuals(Flow):
             inside = self._params_between(r.source, r.branch)
             if self._matches(inside, self._branch_patterns):
                 continue
-            if self._matches(set(r.crossed), self._skip_patterns) and not self._matches(inside, self._branch_patterns):
+            if self._matches(set(r.crossed), self._skip_patterns) and not self._matches(
+                inside, self._branch_patterns
+            ):
                 if self._matches(inside, self._skip_patterns):
                     unproven.append(r)
                 continue
@@ -247,7 +306,9 @@ class Residuals(Flow):
 
     def _mixed_later(self, r: Residual) -> bool:
         out = self.trace.nodes[r.node].outputs[0]
-        return any(self.mixing[n.index] and self.behind[n.outputs[0]] >> out & 1 for n in self.trace.nodes[r.node :])
+        return any(
+            self.mixing[n.index] and self.behind[n.outputs[0]] >> out & 1 for n in self.trace.nodes[r.node :]
+        )
 
     def _assign_stacks(self) -> None:
         """A stack is a chain of branches on one stream; a projection shortcut starts a new one."""
@@ -264,7 +325,9 @@ class Residuals(Flow):
             if r.kind == "identity" and self._normed_between(before, r):
                 r.kind = before.kind = "post-norm"
         for r in self.residuals:  # the last add of a post-norm stack has no next one to show it
-            if r.kind == "identity" and any(o.stack == r.stack and o.kind == "post-norm" for o in self.residuals):
+            if r.kind == "identity" and any(
+                o.stack == r.stack and o.kind == "post-norm" for o in self.residuals
+            ):
                 r.kind = "post-norm"
 
     def _normed_between(self, before: Residual, r: Residual) -> bool:
@@ -277,7 +340,10 @@ class Residuals(Flow):
             if node.name == "rsqrt" or not acts:
                 return node.name == "rsqrt"
             if len(acts) == 2 and node.name in ("mul", "div"):
-                return any(p is not None and p.name in ("rsqrt", "sqrt", "reciprocal", "linalg_vector_norm") for p in map(self.trace.producer, acts))
+                return any(
+                    p is not None and p.name in ("rsqrt", "sqrt", "reciprocal", "linalg_vector_norm")
+                    for p in map(self.trace.producer, acts)
+                )
             value = acts[0]
         return False
 
@@ -289,10 +355,20 @@ class Residuals(Flow):
                 r.blocked = str(blocked)
                 continue
             # A parameter that also acts on the stream cannot carry the branch's factor.
-            candidates = [t for t in candidates if not any(side == "skip" for site in t for _, side in self.reach[self.trace.params[site.name]])]
+            candidates = [
+                t
+                for t in candidates
+                if not any(
+                    side == "skip" for site in t for _, side in self.reach[self.trace.params[site.name]]
+                )
+            ]
             r.candidates = candidates
-            tail = next(proven(self.trace, candidates, r.branch, self.behind[r.branch], self.behind[r.skip]), None)
-            if tail is None or (not self.trace.real and self._known_refuted(self._params_between(r.source, r.branch))):
+            tail = next(
+                proven(self.trace, candidates, r.branch, self.behind[r.branch], self.behind[r.skip]), None
+            )
+            if tail is None or (
+                not self.trace.real and self._known_refuted(self._params_between(r.source, r.branch))
+            ):
                 r.blocked = "parameters that do not scale it when they are scaled"
                 self.refuted.append(self._params_between(r.source, r.branch))
             else:

@@ -47,7 +47,9 @@ class Blocked(Exception):
     """The walk met an operation that does not commute with a scale; the message names it."""
 
 
-def tails(trace: Trace, value: int, *, stop: int | None = None, closed: frozenset[int] = frozenset()) -> list[Tail]:
+def tails(
+    trace: Trace, value: int, *, stop: int | None = None, closed: frozenset[int] = frozenset()
+) -> list[Tail]:
     """Candidate tails of a value, the last parameters first.
 
     Args:
@@ -141,7 +143,10 @@ class _Walk:
             parts = list(node.inputs) if name != "where" else refs[1:]
             return self.all([i for i in parts if values[i].is_float], node)
         if name in ("masked_fill",):
-            if not (node.args[2] == 0 or (isinstance(node.args[2], Ref) and is_zero(self.trace, node.args[2].index))):
+            if not (
+                node.args[2] == 0
+                or (isinstance(node.args[2], Ref) and is_zero(self.trace, node.args[2].index))
+            ):
                 raise Blocked(name)
             return self.of(refs[0], node)
         if name in operations.ACTIVATIONS:
@@ -173,7 +178,13 @@ class _Walk:
         if len(refs) == 1 or any(values[i].constant for i in refs):
             moving = [i for i in refs if not values[i].constant]
             fixed = [a for a in node.args[:2] if not (isinstance(a, Ref) and a.index in moving)]
-            number = fixed[0] if isinstance(fixed[0], int | float) else values[fixed[0].index].number if isinstance(fixed[0], Ref) else None
+            number = (
+                fixed[0]
+                if isinstance(fixed[0], int | float)
+                else values[fixed[0].index].number
+                if isinstance(fixed[0], Ref)
+                else None
+            )
             if (isinstance(fixed[0], Ref) and is_zero(self.trace, fixed[0].index)) or number == 0:
                 return self.of(moving[0], node)
             leaf = _leaf(self.trace, moving[0], node)
@@ -207,7 +218,13 @@ def is_zero(trace: Trace, value: int) -> bool:
     if v.number is not None or 0 in v.shape:
         return v.number == 0 or 0 in v.shape
     node = trace.producer(value)
-    if node is not None and node.name in ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"):
+    if node is not None and node.name in (
+        "empty",
+        "empty_like",
+        "new_empty",
+        "empty_strided",
+        "new_empty_strided",
+    ):
         return True  # what was there before a buffer is filled is nothing
     if not trace.real:
         return node is not None and node.name in ("zeros", "zeros_like", "new_zeros", "zero")
@@ -230,7 +247,13 @@ def constant_factor(trace: Trace, node: Node) -> float | None:
         a, other = node.args[i], node.args[1 - i]
         if not isinstance(other, Ref) or trace.values[other.index].constant:
             continue
-        number = a if isinstance(a, int | float) else trace.values[a.index].number if isinstance(a, Ref) and trace.values[a.index].constant else None
+        number = (
+            a
+            if isinstance(a, int | float)
+            else trace.values[a.index].number
+            if isinstance(a, Ref) and trace.values[a.index].constant
+            else None
+        )
         if number is None:
             continue
         if node.name == "mul":
@@ -252,7 +275,9 @@ def scaled(p: Tensor, c: float, offset: bool) -> Tensor:
     return c * (1 + p) - 1 if offset else c * p
 
 
-def replay(trace: Trace, changed: dict[Site, Tensor], target: int, ancestors: int, *, liven: bool = False) -> Tensor:
+def replay(
+    trace: Trace, changed: dict[Site, Tensor], target: int, ancestors: int, *, liven: bool = False
+) -> Tensor:
     """The value `target` with some parameter uses replaced.
 
     Args:
@@ -272,7 +297,9 @@ def replay(trace: Trace, changed: dict[Site, Tensor], target: int, ancestors: in
             continue
         instead = {**fresh, **at.get(node.index, {})}
         if liven:
-            instead |= {i: _noise_like(trace.tensor(i)) for i in node.inputs if i not in instead and _dead(trace, i)}
+            instead |= {
+                i: _noise_like(trace.tensor(i)) for i in node.inputs if i not in instead and _dead(trace, i)
+            }
         outs = trace.run(node, instead)
         fresh.update(zip(node.outputs, outs, strict=False))
     return fresh[target] if target in fresh else trace.tensor(target)
@@ -284,7 +311,9 @@ def _dead(trace: Trace, value: int) -> bool:
 
 
 def _noise_like(t: Tensor) -> Tensor:
-    noise = torch.randn(t.shape, generator=torch.Generator("cpu").manual_seed(t.numel()), dtype=torch.float64, device="cpu")
+    noise = torch.randn(
+        t.shape, generator=torch.Generator("cpu").manual_seed(t.numel()), dtype=torch.float64, device="cpu"
+    )
     return noise.to(t)
 
 
@@ -344,10 +373,19 @@ def degree(trace: Trace, tail: Tail, target: int, ancestors: int) -> float:
     >>> round(degree(trace, both, trace.outputs[0], -1), 4)
     2.0
     """
-    start = {site: trace.tensor(trace.params[site.name]).detach() for site in _everywhere(trace, tail, ancestors, 0)}
+    start = {
+        site: trace.tensor(trace.params[site.name]).detach()
+        for site in _everywhere(trace, tail, ancestors, 0)
+    }
     start = {site: p if site.offset or bool(p.any()) else _noise_like(p) for site, p in start.items()}
     before = replay(trace, start, target, ancestors, liven=True).double()
-    after = replay(trace, {site: scaled(p, SCALE, site.offset) for site, p in start.items()}, target, ancestors, liven=True).double()
+    after = replay(
+        trace,
+        {site: scaled(p, SCALE, site.offset) for site, p in start.items()},
+        target,
+        ancestors,
+        liven=True,
+    ).double()
     ratio = float(after.norm() / before.norm()) if before.norm() > 0 else math.nan
     tolerance = _tolerance(trace, tail, target)
     if not (after - ratio * before).abs().max() <= tolerance * ratio * before.abs().max():

@@ -225,7 +225,13 @@ class Recorder(TorchDispatchMode):
             elif self.values[owner].shape == tuple(t.shape):  # p.data
                 value = owner
             else:
-                value = self._node(aten.as_strided.default, "as_strided", (Ref(owner), list(t.shape), list(t.stride()), t.storage_offset()), {}, [t])[0]
+                value = self._node(
+                    aten.as_strided.default,
+                    "as_strided",
+                    (Ref(owner), list(t.shape), list(t.stride()), t.storage_offset()),
+                    {},
+                    [t],
+                )[0]
             self._bind(t, value)
         value, version = self._bound[id(t)]
         if self._version.get(storage, 0) > version:
@@ -243,11 +249,21 @@ class Recorder(TorchDispatchMode):
             return self._node(aten.view.default, "view", (Ref(written), list(t.shape)), {}, [t])[0]
         offset = view.storage_offset() - t.storage_offset()
         place = list(view.shape), list(view.stride()), offset
-        return self._node(aten.as_strided_scatter.default, "as_strided_scatter", (Ref(old), Ref(written), *place), {}, [t])[0]
+        return self._node(
+            aten.as_strided_scatter.default, "as_strided_scatter", (Ref(old), Ref(written), *place), {}, [t]
+        )[0]
 
     # -- nodes -------------------------------------------------------------------------------------------------
 
-    def _node(self, op: Any, name: str, args: Any, kwargs: Any, outs: Sequence[Tensor | None], like: Tensor | None = None) -> list[int]:
+    def _node(
+        self,
+        op: Any,
+        name: str,
+        args: Any,
+        kwargs: Any,
+        outs: Sequence[Tensor | None],
+        like: Tensor | None = None,
+    ) -> list[int]:
         """Append a node; an output of None is a part of a fused operation, with the shape of `like`."""
         refs = [r.index for r in _flatten([*args, *kwargs.values()]) if isinstance(r, Ref)]
         inputs = tuple(dict.fromkeys(refs))
@@ -277,7 +293,9 @@ class Recorder(TorchDispatchMode):
     def _record(self, func: Any, name: str, args: Any, kwargs: Any, outs: list[Tensor]) -> list[int]:
         out: Any = outs[0] if outs else None
         if name in ("addmm", "baddbmm", "addmv", "addbmm"):
-            op, inner = {"addmm": (aten.mm.default, "mm"), "addmv": (aten.mv.default, "mv")}.get(name, (aten.bmm.default, "bmm"))
+            op, inner = {"addmm": (aten.mm.default, "mm"), "addmv": (aten.mv.default, "mv")}.get(
+                name, (aten.bmm.default, "bmm")
+            )
             if name != "addbmm":
                 beta, alpha = kwargs.get("beta", 1), kwargs.get("alpha", 1)
                 product = Ref(self._node(op, inner, args[1:3], {}, [None], out)[0])
@@ -294,7 +312,11 @@ class Recorder(TorchDispatchMode):
         if name == "lerp":
             start, end, weight = args
             if isinstance(weight, Ref):
-                keep: Any = Ref(self._node(aten.rsub.Scalar, "rsub", (weight, 1), {}, [None], self._tensor_shape(weight))[0])
+                keep: Any = Ref(
+                    self._node(aten.rsub.Scalar, "rsub", (weight, 1), {}, [None], self._tensor_shape(weight))[
+                        0
+                    ]
+                )
             else:
                 keep = 1 - weight
             kept = self._scaled(start, keep, out)
@@ -331,7 +353,11 @@ class Recorder(TorchDispatchMode):
 
         schema = func._schema
         name = schema.name.split("::")[-1]
-        in_place = bool(schema.arguments) and schema.arguments[0].alias_info is not None and schema.arguments[0].alias_info.is_write
+        in_place = (
+            bool(schema.arguments)
+            and schema.arguments[0].alias_info is not None
+            and schema.arguments[0].alias_info.is_write
+        )
         if in_place and isinstance(args[0], Tensor):
             self._keep_before_write(args[0])
         ref_args = [to_ref(a) for a in args]

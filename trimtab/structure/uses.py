@@ -50,10 +50,18 @@ class Flow:
         """Which values are activations: what depends on the inputs, and learned tokens repeated over the batch."""
         act = [v.source == "input" for v in self.trace.values]
         for node in self.trace.nodes:
-            is_act = any(act[i] for i in node.inputs) and self.trace.values[node.outputs[0]].from_input if node.outputs else False
+            is_act = (
+                any(act[i] for i in node.inputs) and self.trace.values[node.outputs[0]].from_input
+                if node.outputs
+                else False
+            )
             if not is_act and node.name in ("expand", "repeat") and node.outputs:
                 v = self.trace.values[node.outputs[0]]
-                grown = math.prod(v.shape) > math.prod(self.trace.values[node.inputs[0]].shape) if node.inputs else False
+                grown = (
+                    math.prod(v.shape) > math.prod(self.trace.values[node.inputs[0]].shape)
+                    if node.inputs
+                    else False
+                )
                 is_act = v.from_param and v.is_float and grown and not self._only_multiplied(node)
             is_act = is_act or any(act[i] and not self.trace.values[i].from_input for i in node.inputs)
             for o in node.outputs:
@@ -66,7 +74,10 @@ class Flow:
         while todo:
             user = self.trace.nodes[todo.pop()]
             if user.name in operations.MATMULS:
-                if all(self.trace.values[i].from_param and not self.trace.values[i].from_input for i in user.inputs):
+                if all(
+                    self.trace.values[i].from_param and not self.trace.values[i].from_input
+                    for i in user.inputs
+                ):
                     return False  # by another weight: a query that is learned (attention pooling)
                 continue
             if user.name not in operations.LINEAR:
@@ -80,7 +91,12 @@ class Flow:
 
     def _mixes(self, node: Node) -> bool:
         values = self.trace.values
-        if node.pointwise or node.name in operations.NORMS or node.name in operations.JOINT or node.name in operations.ACTIVATIONS:
+        if (
+            node.pointwise
+            or node.name in operations.NORMS
+            or node.name in operations.JOINT
+            or node.name in operations.ACTIVATIONS
+        ):
             return self._sums_products(node) is not None
         weights = [i for i in node.inputs if self.weightlike(i) and len(values[i].shape) >= 2]
         if not weights or not any(self.act[i] for i in node.inputs):
@@ -130,16 +146,22 @@ class Flow:
                     found.append(self._use(user, value, numel, factor))
                     continue
                 if user.name in operations.MATMULS or user.name in operations.CONVOLUTIONS:
-                    if all(self.trace.values[i].constant for i in user.inputs if i != value):  # of a fixed table (sinusoids)
+                    if all(
+                        self.trace.values[i].constant for i in user.inputs if i != value
+                    ):  # of a fixed table (sinusoids)
                         found.append(self._use(user, value, numel, factor))
                     else:  # a product of parameters: which extent meets the input is not followed
-                        found.append(Use("unknown", 1, math.prod(self.trace.values[value].shape), 1, user.index))
+                        found.append(
+                            Use("unknown", 1, math.prod(self.trace.values[value].shape), 1, user.index)
+                        )
                     continue
                 for o in user.outputs:
                     if o not in seen and self.trace.values[o].is_float:
                         seen.add(o)
                         # A factor of a weight (the g of weight_norm) has fewer numbers than the weight it makes.
-                        grown = (user.pointwise or user.name.startswith("_weight_norm")) and math.prod(self.trace.values[o].shape) > math.prod(self.trace.values[value].shape)
+                        grown = (user.pointwise or user.name.startswith("_weight_norm")) and math.prod(
+                            self.trace.values[o].shape
+                        ) > math.prod(self.trace.values[value].shape)
                         todo.append((o, factor or grown))
             if value in self.trace.outputs:
                 found.append(Use("elementwise", 1, math.prod(self.trace.values[value].shape), 1, -1))
@@ -158,7 +180,11 @@ class Flow:
                 sizes = [self.trace.values[o].shape for user in users for o in user.outputs]
                 cut = tuple(s[dim] for s in sizes if len(s) == len(shape))
                 return cut if len(cut) > 1 and sum(cut) == use.fan_out else ()
-            added = len(users) == 1 and users[0].name == "add" and any(self.weightlike(i) for i in users[0].inputs)
+            added = (
+                len(users) == 1
+                and users[0].name == "add"
+                and any(self.weightlike(i) for i in users[0].inputs)
+            )
             if len(users) != 1 or not (users[0].name in operations.REARRANGED or (added and not bias)):
                 return ()
             value, bias = users[0].outputs[0], bias + added
@@ -190,7 +216,11 @@ class Flow:
                 return elementwise
             return Use("contract", channels * kernel, out, 1, node.index)
         if node.name in operations.LOOKUPS:
-            rows = shape[0] if node.name in operations.TABLES or node.name == "index" else shape[int(node.args[1])]
+            rows = (
+                shape[0]
+                if node.name in operations.TABLES or node.name == "index"
+                else shape[int(node.args[1])]
+            )
             return Use("lookup", rows, size // max(rows, 1), 1, node.index)
         if node.name == "linear" and len(shape) == 2:
             return Use("contract", shape[1], shape[0], 1, node.index)

@@ -65,7 +65,13 @@ class Outcome:
 
 
 def sweep(
-    config: str | Path | Mapping[str, Any] | SweepConfig, store: str | Path | None = None, *, workers: int = 2, engine: str = "local", progress: Any = None, threads: int = 1
+    config: str | Path | Mapping[str, Any] | SweepConfig,
+    store: str | Path | None = None,
+    *,
+    workers: int = 2,
+    engine: str = "local",
+    progress: Any = None,
+    threads: int = 1,
 ) -> Outcome:
     """Run a sweep, or go on with it: calling it again does only what is missing.
 
@@ -101,8 +107,17 @@ def sweep(
 class Driver:
     """One call of `sweep`."""
 
-    def __init__(self, config: SweepConfig, path: Path, workers: int, threads: int, text: str | None, progress: Any):
-        self.config, self.path, self.workers, self.threads, self.text, self.progress = config, path, workers, threads, text, progress
+    def __init__(
+        self, config: SweepConfig, path: Path, workers: int, threads: int, text: str | None, progress: Any
+    ):
+        self.config, self.path, self.workers, self.threads, self.text, self.progress = (
+            config,
+            path,
+            workers,
+            threads,
+            text,
+            progress,
+        )
         self.begun = time.monotonic()
         self.mark = f"{socket.gethostname()}/{os.getpid()}/{_born(os.getpid())}/{uuid.uuid4().hex[:8]}"
         self.said: list[str] = []
@@ -117,7 +132,9 @@ class Driver:
             return self._go()
         except KeyboardInterrupt as error:
             self._leave_nothing(fresh)
-            raise Stopped(f"interrupted before any run was begun in {self.path}; the same command begins again.") from error
+            raise Stopped(
+                f"interrupted before any run was begun in {self.path}; the same command begins again."
+            ) from error
         except InputError:
             self._leave_nothing(fresh)
             raise
@@ -158,7 +175,11 @@ class Driver:
             self._say(line)
         self._take_back()
         nursery = self._nursery()  # it loads torch while the cells are made
-        before = signal.signal(signal.SIGINT, self._interrupt) if threading.current_thread() is threading.main_thread() else None
+        before = (
+            signal.signal(signal.SIGINT, self._interrupt)
+            if threading.current_thread() is threading.main_thread()
+            else None
+        )
         try:
             self._fill()
             self.filled = self.supervising = True
@@ -189,14 +210,25 @@ class Driver:
         before = self.store.finished_elsewhere() if new else set()
         again = sum(c.as_json(sources=False) in before for _, c in new if c.sources)
         if again:
-            self._say(f"a file of yours has changed: {again} cells that were finished with it as it was run again with it as it is now.")
+            self._say(
+                f"a file of yours has changed: {again} cells that were finished with it as it was run again with it as it is now."
+            )
         if not self.store.meta or new:
             self.store.set_meta(
-                name=self.config.name, config=self.config.plain(), toml=self.text, base=list(self.config.base), versions=versions(), command=_command(), roots=_roots()
+                name=self.config.name,
+                config=self.config.plain(),
+                toml=self.text,
+                base=list(self.config.base),
+                versions=versions(),
+                command=_command(),
+                roots=_roots(),
             )
         if new:
             label = self.config.name
-            self.store.add((name, label, c.model_dump(mode="json"), unit, fleet, _cost(c)) for name, c, unit, fleet in units(new))
+            self.store.add(
+                (name, label, c.model_dump(mode="json"), unit, fleet, _cost(c))
+                for name, c, unit, fleet in units(new)
+            )
             self.store.copy()
 
     def _compare(self) -> None:
@@ -245,7 +277,9 @@ class Driver:
         """Drop waiting cells of a user's file as it no longer is: they would carry the old file's name and the new one's numbers."""
         waiting = self.store.waiting_sources()
         now = sources(*{name for _, held in waiting for name in held})
-        stale = [cell for cell, held in waiting if any(now.get(name, sha) != sha for name, sha in held.items())]
+        stale = [
+            cell for cell, held in waiting if any(now.get(name, sha) != sha for name, sha in held.items())
+        ]
         if stale and (dropped := self.store.forget(stale)):
             self._say(
                 f"{dropped} cells that were still waiting belong to an earlier version of a file of yours; they were dropped, those of the file as it is now take their place."
@@ -262,7 +296,13 @@ class Driver:
 
     def _nursery(self) -> subprocess.Popen[bytes]:
         folder = folder_of(self.path)
-        settings = dict(store=str(self.path.resolve()), budget=self.config.budget, roots=_roots(), threads=self.threads, log=str((folder / "workers.log").resolve()))
+        settings = dict(
+            store=str(self.path.resolve()),
+            budget=self.config.budget,
+            roots=_roots(),
+            threads=self.threads,
+            log=str((folder / "workers.log").resolve()),
+        )
         path = os.pathsep.join([*(p or os.getcwd() for p in sys.path), os.environ.get("PYTHONPATH", "")])
         process = subprocess.Popen(
             [sys.executable, "-m", "trimtab.sweeps.worker_server", json.dumps(settings)],
@@ -271,7 +311,9 @@ class Driver:
             start_new_session=True,
             env=os.environ | environment(self.threads) | {"PYTHONPATH": path},
         )
-        self.messages: queue.SimpleQueue[str] = queue.SimpleQueue()  # the one queue a signal handler may put into
+        self.messages: queue.SimpleQueue[str] = (
+            queue.SimpleQueue()
+        )  # the one queue a signal handler may put into
         assert process.stdout is not None
         threading.Thread(target=_listen, args=(process.stdout, self.messages), daemon=True).start()
         return process
@@ -294,7 +336,9 @@ class Driver:
                 break
             if self.interrupted:
                 break
-            while counts["waiting"] and len(self.alive) < min(self.workers, counts["waiting"] + len(self.alive)):
+            while counts["waiting"] and len(self.alive) < min(
+                self.workers, counts["waiting"] + len(self.alive)
+            ):
                 self.births += 1
                 owner = f"{self.mark}/{self.births}"
                 self.alive[owner] = 0
@@ -402,17 +446,25 @@ def units(cells: list[tuple[str, RunConfig]]) -> list[tuple[str, RunConfig, str,
 
     groups: dict[str, list[tuple[str, RunConfig]]] = {}
     for name, config in cells:
-        groups.setdefault(json.dumps(config.model_dump(mode="json", include=TOGETHER), sort_keys=True), []).append((name, config))
+        groups.setdefault(
+            json.dumps(config.model_dump(mode="json", include=TOGETHER), sort_keys=True), []
+        ).append((name, config))
     troubles: list[Exception] = []
     for members in groups.values():
         try:
             _ = setup(members[0][1]).flops  # a forward with its loss, too
             break
-        except Exception as error:  # one size that cannot be set up is no reason to lose the others: its cells will say why
+        except (
+            Exception
+        ) as error:  # one size that cannot be set up is no reason to lose the others: its cells will say why
             troubles.append(error)
     if troubles and len(troubles) == len(groups):  # nothing of the grid runs: said before any work
         first = troubles[0]
-        raise first if isinstance(first, TrimtabError) else InputError(f"no run of the grid can be set up: {type(first).__name__}: {first}") from first
+        raise (
+            first
+            if isinstance(first, TrimtabError)
+            else InputError(f"no run of the grid can be set up: {type(first).__name__}: {first}")
+        ) from first
     out = []
     for members in groups.values():
         slots = members[0][1].fleet
@@ -456,7 +508,9 @@ def _roots() -> list[str]:
 
 def _command() -> str:
     name = Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python"
-    return " ".join(["trimtab" if name in ("cli.py", "trimtab", "__main__.py") else name, *sys.argv[1:]])[:500]
+    return " ".join(["trimtab" if name in ("cli.py", "trimtab", "__main__.py") else name, *sys.argv[1:]])[
+        :500
+    ]
 
 
 def _born(pid: int) -> str:

@@ -36,7 +36,9 @@ def extended(
     out["axes"] = {key: list(given) for key, given in plain["axes"].items()}
     for key, more in (values or {}).items():
         if key not in out["axes"]:
-            raise InputError(f"{key} is no axis of the last sweep in this store, which has {', '.join(out['axes'])}.")
+            raise InputError(
+                f"{key} is no axis of the last sweep in this store, which has {', '.join(out['axes'])}."
+            )
         whole = all(isinstance(v, int) for v in out["axes"][key])
         new = [int(v) if whole else v for v in more]
         out["axes"][key] = sorted({*out["axes"][key], *new})
@@ -55,7 +57,9 @@ def _sizes(sizes: Sequence[tuple[int, int]], widths: list[int], depths: list[int
     for centre in sizes:
         if set(sizes) == {*((centre[0], d) for d in deep), *((w, centre[1]) for w in wide)}:
             return {"sizes": "cross", "centre": list(centre), **both}
-    raise InputError(f"the sizes of the last sweep in this store are neither a product nor a cross: {list(sizes)}.")
+    raise InputError(
+        f"the sizes of the last sweep in this store are neither a product nor a cross: {list(sizes)}."
+    )
 
 
 def to_toml(table: Mapping[str, Any], heading: str = "") -> str:
@@ -76,7 +80,11 @@ def to_toml(table: Mapping[str, Any], heading: str = "") -> str:
     lines += [f"{_key(k)} = {_value(v)}" for k, v in table.items() if k not in TABLES and v is not None]
     for name in TABLES:
         if table.get(name):
-            lines += ["", f"[{name}]", *(f"{_key(k)} = {_value(v)}" for k, v in table[name].items() if v is not None)]
+            lines += [
+                "",
+                f"[{name}]",
+                *(f"{_key(k)} = {_value(v)}" for k, v in table[name].items() if v is not None),
+            ]
     return "\n".join(lines) + "\n"
 
 
@@ -91,13 +99,19 @@ def _value(value: Any) -> str:
     if isinstance(value, str):  # JSON's escapes are TOML's, but for DEL
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(str(k))} = {_value(v)}" for k, v in value.items() if v is not None) + " }"
+        return (
+            "{ "
+            + ", ".join(f"{_key(str(k))} = {_value(v)}" for k, v in value.items() if v is not None)
+            + " }"
+        )
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_value(v) for v in value) + "]"
     return repr(value)
 
 
-def write(path: Path, table: Mapping[str, Any], heading: str, known: Iterable[str], slots: Iterable[int] = (1,)) -> tuple[int, int]:
+def write(
+    path: Path, table: Mapping[str, Any], heading: str, known: Iterable[str], slots: Iterable[int] = (1,)
+) -> tuple[int, int]:
     """Write a sweep's file that runs; returns (its cells, those among them that the store does not hold yet).
 
     Args:
@@ -118,7 +132,9 @@ def write(path: Path, table: Mapping[str, Any], heading: str, known: Iterable[st
         cells, sizes = list(grid.read(path).cells()), set(slots)
         new = [c for c in cells if not any(c.model_copy(update={"fleet": n}).hash in known for n in sizes)]
         if known and len(new) == len(cells):
-            own = ", ".join(str(table["run"][k]) for k in ("model", "data", "loss") if ":" in str(table["run"].get(k)))
+            own = ", ".join(
+                str(table["run"][k]) for k in ("model", "data", "loss") if ":" in str(table["run"].get(k))
+            )
             raise InputError(
                 f"{path} would run every cell anew: {own or 'a file'} is not what the store's runs were made with. "
                 "Write it into the folder of the sweep's own file, with your files as they were."

@@ -24,10 +24,38 @@ from trimtab.runs.user_code import source_file, sources
 
 LARGEST = 1_000_000  # cells
 MOST = 4096  # slots of a fleet
-KEYS = ("name", "schemes", "base", "widths", "depths", "sizes", "centre", "seeds", "run", "axes", "fleet", "budget")
+KEYS = (
+    "name",
+    "schemes",
+    "base",
+    "widths",
+    "depths",
+    "sizes",
+    "centre",
+    "seeds",
+    "run",
+    "axes",
+    "fleet",
+    "budget",
+)
 BUDGET = {"cell_seconds": 3600.0, "retries": 0, "checkpoint_seconds": 30.0}
-TAKEN = ("width", "depth", "base", "scheme", "seed", "fleet", "version", "sources")  # fields of a run that the sweep itself fills in
-USERS = {"momentum": ("sgd", "muon"), "nesterov": ("sgd",), "betas": ("adam", "adamw", "muon"), "eps": ("adam", "adamw", "muon"), "rest_lr": ("muon",)}
+TAKEN = (
+    "width",
+    "depth",
+    "base",
+    "scheme",
+    "seed",
+    "fleet",
+    "version",
+    "sources",
+)  # fields of a run that the sweep itself fills in
+USERS = {
+    "momentum": ("sgd", "muon"),
+    "nesterov": ("sgd",),
+    "betas": ("adam", "adamw", "muon"),
+    "eps": ("adam", "adamw", "muon"),
+    "rest_lr": ("muon",),
+}
 RANGES = ("log2", "log10", "linear")
 
 
@@ -54,15 +82,37 @@ class SweepConfig:
     folder: Path | None = None
 
     def __len__(self) -> int:
-        return len(self.schemes) * len(self.sizes) * len(self.seeds) * math.prod(len(v) for v in self.axes.values())
+        return (
+            len(self.schemes)
+            * len(self.sizes)
+            * len(self.seeds)
+            * math.prod(len(v) for v in self.axes.values())
+        )
 
     def cells(self) -> Iterator[RunConfig]:
         """Every run of the grid, resolved."""
-        hashes = sources(*(str(self.run.get(key, "")) for key in ("model", "data", "loss")), *(str(v) for key in ("model", "data", "loss") for v in self.axes.get(key, ())))
-        for scheme, (width, depth), values, seed in itertools.product(self.schemes, self.sizes, itertools.product(*self.axes.values()), self.seeds):
+        hashes = sources(
+            *(str(self.run.get(key, "")) for key in ("model", "data", "loss")),
+            *(str(v) for key in ("model", "data", "loss") for v in self.axes.get(key, ())),
+        )
+        for scheme, (width, depth), values, seed in itertools.product(
+            self.schemes, self.sizes, itertools.product(*self.axes.values()), self.seeds
+        ):
             numbers = dict(zip(self.axes, values, strict=True))
-            used = {k: h for k, h in hashes.items() if k in {*(str(self.run.get(key)) for key in ("model", "data", "loss")), *map(str, values)}}
-            yield RunConfig(**_nested(self.run, numbers), scheme=scheme, width=width, depth=depth, base=self.base, seed=seed, sources=used)
+            used = {
+                k: h
+                for k, h in hashes.items()
+                if k in {*(str(self.run.get(key)) for key in ("model", "data", "loss")), *map(str, values)}
+            }
+            yield RunConfig(
+                **_nested(self.run, numbers),
+                scheme=scheme,
+                width=width,
+                depth=depth,
+                base=self.base,
+                seed=seed,
+                sources=used,
+            )
 
     def plain(self) -> dict[str, Any]:
         """As a JSON-able dict."""
@@ -115,7 +165,11 @@ def read(config: str | Path | Mapping[str, Any] | SweepConfig) -> SweepConfig:
 
 
 def _checked(c: dict[str, Any]) -> tuple[SweepConfig | None, list[str]]:
-    found = [catalogue.unknown("sweep", key, KEYS, own=False).replace("name", "key", 1) for key in c if key not in KEYS]
+    found = [
+        catalogue.unknown("sweep", key, KEYS, own=False).replace("name", "key", 1)
+        for key in c
+        if key not in KEYS
+    ]
     name = c.get("name", "sweep")
     if not isinstance(name, str):
         found.append(f"name: must be a text: got {name!r}")
@@ -123,7 +177,11 @@ def _checked(c: dict[str, Any]) -> tuple[SweepConfig | None, list[str]]:
     if not isinstance(schemes, list | tuple) or not schemes or len(set(map(str, schemes))) != len(schemes):
         found.append(f"schemes: must be a list of names, none twice: got {schemes!r}")
         schemes = []
-    found += [catalogue.unknown(f"schemes[{i}]", s, SCHEMES, own=False) for i, s in enumerate(schemes) if not isinstance(s, str) or s not in SCHEMES]
+    found += [
+        catalogue.unknown(f"schemes[{i}]", s, SCHEMES, own=False)
+        for i, s in enumerate(schemes)
+        if not isinstance(s, str) or s not in SCHEMES
+    ]
     base = c.get("base")
     if base is None:
         found.append("base: is required: [width, depth] of the model that is tuned")
@@ -133,7 +191,12 @@ def _checked(c: dict[str, Any]) -> tuple[SweepConfig | None, list[str]]:
     for key, place in (("widths", 0), ("depths", 1)):
         default = [base[place]] if _pair(base) else None
         values = c.get(key, default)
-        if values is not None and (not isinstance(values, list | tuple) or not values or not all(_whole(v) for v in values) or len(set(values)) != len(values)):
+        if values is not None and (
+            not isinstance(values, list | tuple)
+            or not values
+            or not all(_whole(v) for v in values)
+            or len(set(values)) != len(values)
+        ):
             found.append(f"{key}: must be a list of whole numbers >= 1, none twice: got {values!r}")
             values = None
         lists[key] = values
@@ -155,7 +218,9 @@ def _checked(c: dict[str, Any]) -> tuple[SweepConfig | None, list[str]]:
     return made, found
 
 
-def _sizes(c: dict[str, Any], lists: dict[str, Any], base: Any, found: list[str]) -> tuple[tuple[int, int], ...] | None:
+def _sizes(
+    c: dict[str, Any], lists: dict[str, Any], base: Any, found: list[str]
+) -> tuple[tuple[int, int], ...] | None:
     kind, centre = c.get("sizes", "product"), c.get("centre", base)
     if kind not in ("product", "cross"):
         found.append(catalogue.unknown("sizes", kind, ("product", "cross"), own=False))
@@ -175,7 +240,12 @@ def _sizes(c: dict[str, Any], lists: dict[str, Any], base: Any, found: list[str]
 def _seeds(seeds: Any, found: list[str]) -> tuple[int, ...] | None:
     if _whole(seeds) and seeds <= 10_000:
         return tuple(range(seeds))
-    if isinstance(seeds, list | tuple) and seeds and all(isinstance(s, int) and not isinstance(s, bool) and s >= 0 for s in seeds) and len(set(seeds)) == len(seeds):
+    if (
+        isinstance(seeds, list | tuple)
+        and seeds
+        and all(isinstance(s, int) and not isinstance(s, bool) and s >= 0 for s in seeds)
+        and len(set(seeds)) == len(seeds)
+    ):
         return tuple(seeds)
     found.append(f"seeds: must be how many, or a list of whole numbers >= 0, none twice: got {seeds!r}")
     return None
@@ -191,14 +261,20 @@ def _axes(axes: Any, run: Mapping[str, Any], found: list[str]) -> dict[str, tupl
         if key in TAKEN:
             found.append(f"axes.{key}: is not an axis of its own; set {_instead(key)}")
         elif top not in RunConfig.model_fields or ("." in key and not top.endswith("_options")):
-            found.append(catalogue.unknown("axes", key, [k for k in RunConfig.model_fields if k not in TAKEN], own=False).replace("name", "key", 1))
+            found.append(
+                catalogue.unknown(
+                    "axes", key, [k for k in RunConfig.model_fields if k not in TAKEN], own=False
+                ).replace("name", "key", 1)
+            )
         if key in run:
             found.append(f"axes.{key}: is also set in run; keep one of the two")
         values = _range(given, f"axes.{key}", found) if isinstance(given, Mapping) else given
         if values is None:
             continue
         if not isinstance(values, list | tuple) or not values:
-            found.append(f"axes.{key}: must be a list of values or a range such as {{ log2 = [-6, 4], step = 1 }}: got {given!r}")
+            found.append(
+                f"axes.{key}: must be a list of values or a range such as {{ log2 = [-6, 4], step = 1 }}: got {given!r}"
+            )
             continue
         if len({repr(v) for v in values}) != len(values):
             found.append(f"axes.{key}: a value stands there twice: got {list(values)!r}")
@@ -224,7 +300,11 @@ def _range(given: Mapping[str, Any], place: str, found: list[str]) -> list[float
         found.append(f"{place}.step: must be > 0 and give at most 10,000 values: got {step!r}")
         return None
     exponents = [low + i * step for i in range(math.floor((high - low) / step + 1e-9) + 1)]
-    values = [{"log2": 2.0**e, "log10": 10.0**e, "linear": e}[kinds[0]] for e in exponents] if max(abs(low), abs(high)) < 300 or kinds[0] == "linear" else []
+    values = (
+        [{"log2": 2.0**e, "log10": 10.0**e, "linear": e}[kinds[0]] for e in exponents]
+        if max(abs(low), abs(high)) < 300 or kinds[0] == "linear"
+        else []
+    )
     if not values:
         found.append(f"{place}: exponents must lie within +-300: got {list(bounds)!r}")
         return None
@@ -240,7 +320,9 @@ def _fleet(c: dict[str, Any], found: list[str]) -> int | Literal["auto"]:
     place, value = ("budget.fleet", older) if older is not None else ("fleet", c.get("fleet", "auto"))
     if value == "auto" or (_whole(value) and value <= MOST):
         return value
-    found.append(f"{place}: must be 'auto', 1 (each run alone) or how many runs train together, at most {MOST}: got {value!r}")
+    found.append(
+        f"{place}: must be 'auto', 1 (each run alone) or how many runs train together, at most {MOST}: got {value!r}"
+    )
     return "auto"
 
 
@@ -254,18 +336,24 @@ def _budget(budget: Any, found: list[str]) -> dict[str, float]:
         if key not in BUDGET:
             found.append(catalogue.unknown("budget", key, BUDGET, own=False).replace("name", "key", 1))
         elif not _number(value) or value < 0 or (key != "retries" and value == 0):
-            found.append(f"budget.{key}: must be a number {'>= 0' if key == 'retries' else '> 0'}: got {value!r}")
+            found.append(
+                f"budget.{key}: must be a number {'>= 0' if key == 'retries' else '> 0'}: got {value!r}"
+            )
     return {**BUDGET, **{k: v for k, v in budget.items() if k in BUDGET}}
 
 
 def _run_faults(run: Mapping[str, Any], axes: Mapping[str, tuple[Any, ...]], found: list[str]) -> None:
     """When the sweep itself is wrong its runs cannot be made; still say what is wrong with their fields."""
     fixed = {k: v for k, v in run.items() if k not in TAKEN}
-    numbers = {k: v[0] for k, v in axes.items() if k.split(".")[0] in RunConfig.model_fields and k not in TAKEN}
+    numbers = {
+        k: v[0] for k, v in axes.items() if k.split(".")[0] in RunConfig.model_fields and k not in TAKEN
+    }
     try:
         RunConfig(**_nested(fixed, {"lr": 0.1} | numbers), width=24, depth=6)
     except InputError as error:
-        found += [line for line in _lines(error, axes) if not any(word in line for word in ("width:", "depth:"))]
+        found += [
+            line for line in _lines(error, axes) if not any(word in line for word in ("width:", "depth:"))
+        ]
 
 
 def _try_cells(sweep: SweepConfig) -> list[str]:
@@ -274,10 +362,18 @@ def _try_cells(sweep: SweepConfig) -> list[str]:
         return ["axes.lr: is required: a rate in run, or several as an axis"]
     found = _idle(sweep)
     first = {k: v[0] for k, v in sweep.axes.items()}
-    tried = [(size, first) for size in sweep.sizes] + [(sweep.sizes[0], first | {k: v}) for k, values in sweep.axes.items() for v in values[1:]]
+    tried = [(size, first) for size in sweep.sizes] + [
+        (sweep.sizes[0], first | {k: v}) for k, values in sweep.axes.items() for v in values[1:]
+    ]
     for (width, depth), numbers in tried:
         try:
-            RunConfig(**_nested(sweep.run, numbers), scheme=sweep.schemes[0], width=width, depth=depth, base=sweep.base)
+            RunConfig(
+                **_nested(sweep.run, numbers),
+                scheme=sweep.schemes[0],
+                width=width,
+                depth=depth,
+                base=sweep.base,
+            )
         except InputError as error:
             found += [line for line in _lines(error, sweep.axes) if line not in found]
     return found
@@ -300,14 +396,19 @@ def _file_faults(sweep: SweepConfig) -> list[str]:
 
 def _idle(sweep: SweepConfig) -> list[str]:
     """Axes that could not change anything: every value would give the same numbers, and look as if it did not matter."""
-    chosen = {key: [str(v) for v in sweep.axes.get(key, [sweep.run.get(key, default)])] for key, default in (("optimizer", "sgd"), ("data", "digits"))}
+    chosen = {
+        key: [str(v) for v in sweep.axes.get(key, [sweep.run.get(key, default)])]
+        for key, default in (("optimizer", "sgd"), ("data", "digits"))
+    }
     found = [
         f"axes.{key}: not used by {' and '.join(chosen['optimizer'])}, so that every value gives the same run"
         for key, users in USERS.items()
         if key in sweep.axes and not set(users) & set(chosen["optimizer"])
     ]
     if "batch_size" in sweep.axes and all(catalogue.own(name) for name in chosen["data"]):
-        found.append("axes.batch_size: your own data function makes the batches, so that every value gives the same run; sweep an option of it, as data_options.<name>")
+        found.append(
+            "axes.batch_size: your own data function makes the batches, so that every value gives the same run; sweep an option of it, as data_options.<name>"
+        )
     if "muon" in chosen["optimizer"] and 0 in sweep.axes.get("momentum", ()):
         found.append("axes.momentum: 0 stands for muon's own default, 0.95; leave it out")
     return found
@@ -320,7 +421,11 @@ def _lines(error: InputError, axes: Mapping[str, Any]) -> list[str]:
         fault = line.removeprefix("  - ")
         key = fault.split(":")[0]
         where = {"width": "widths", "depth": "depths", "base width": "base", "base depth": "base"}
-        out.append(f"{where[key]}{fault[len(key) :]}" if key in where else f"{'axes' if key in axes or key.split('.')[0] in axes else 'run'}.{fault}")
+        out.append(
+            f"{where[key]}{fault[len(key) :]}"
+            if key in where
+            else f"{'axes' if key in axes or key.split('.')[0] in axes else 'run'}.{fault}"
+        )
     return out
 
 
@@ -337,7 +442,9 @@ def _nested(run: Mapping[str, Any], numbers: Mapping[str, Any]) -> dict[str, Any
 
 
 def _instead(key: str) -> str:
-    return {"width": "widths", "depth": "depths", "scheme": "schemes", "seed": "seeds"}.get(key, f"{key} at the top")
+    return {"width": "widths", "depth": "depths", "scheme": "schemes", "seed": "seeds"}.get(
+        key, f"{key} at the top"
+    )
 
 
 def _whole(value: Any) -> bool:

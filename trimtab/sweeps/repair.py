@@ -38,7 +38,9 @@ def mended(path: str | Path) -> tuple[Store, list[str]]:
     copied = place.with_name(place.name + ".copy").exists()
     with place.open("rb") as file:
         if not copied and file.read(len(HEADER)) != HEADER:  # somebody's notes, not a store that was damaged
-            raise InputError(f"{place} is there and is no store: it is not replaced. Name another file as the store.")
+            raise InputError(
+                f"{place} is there and is no store: it is not replaced. Name another file as the store."
+            )
     aside = place.with_name(f"{place.name}.damaged-{hashlib.sha256(place.read_bytes()).hexdigest()[:8]}")
     os.replace(place, aside)
     for tail in ("-wal", "-shm"):

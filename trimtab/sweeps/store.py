@@ -93,7 +93,9 @@ class Store:
         self.path = Path(path)
         self.said: list[str] = []
         if not self.path.exists() and not create:
-            raise InputError(f"there is no store at {self.path}. `trimtab sweep sweep.toml` makes one beside the file.")
+            raise InputError(
+                f"there is no store at {self.path}. `trimtab sweep sweep.toml` makes one beside the file."
+            )
         if self.path.exists() and not self.path.is_file():
             raise InputError(f"a store is a file: {self.path} is not.")
         try:
@@ -113,12 +115,16 @@ class Store:
         if tables and application != APPLICATION:
             raise InputError(f"{self.path} is a database, but not a sweep's store.")
         if version > len(MIGRATIONS):
-            raise InputError(f"{self.path} was written by a newer trimtab (schema {version}, this one knows {len(MIGRATIONS)}). Update trimtab.")
+            raise InputError(
+                f"{self.path} was written by a newer trimtab (schema {version}, this one knows {len(MIGRATIONS)}). Update trimtab."
+            )
         self._db.execute("PRAGMA synchronous = FULL")
         if version < len(MIGRATIONS):
             self._db.execute("PRAGMA journal_mode = WAL")
             with self._writing():
-                version = self._db.execute("PRAGMA user_version").fetchone()[0]  # another process may have been first
+                version = self._db.execute("PRAGMA user_version").fetchone()[
+                    0
+                ]  # another process may have been first
                 for step in range(version, len(MIGRATIONS)):
                     for statement in filter(str.strip, MIGRATIONS[step].split(";")):
                         self._db.execute(statement)
@@ -126,11 +132,17 @@ class Store:
                 self._db.execute(f"PRAGMA application_id = {APPLICATION}")
 
     def _fault(self, error: sqlite3.Error, done: str) -> StoreError:
-        hint = "Free some space and run the same command again: what was finished is safe." if "full" in str(error) or "I/O" in str(error) else "See `trimtab doctor`."
+        hint = (
+            "Free some space and run the same command again: what was finished is safe."
+            if "full" in str(error) or "I/O" in str(error)
+            else "See `trimtab doctor`."
+        )
         if "not a database" in str(error) and not self.copy_path.exists():
             hint = "Name the file that `trimtab sweep` wrote."
         elif "malformed" in str(error) or "not a database" in str(error):
-            hint = "Its bytes have changed. `trimtab sweep` again puts the copy beside it back, if there is one."
+            hint = (
+                "Its bytes have changed. `trimtab sweep` again puts the copy beside it back, if there is one."
+            )
         fault = StoreError(f"the store {self.path} could not be {done}: {error}. {hint}")
         fault.full = "full" in str(error) or "I/O" in str(error)
         return fault
@@ -171,7 +183,10 @@ class Store:
         with self._writing():
             self._db.executemany(
                 "INSERT OR IGNORE INTO cells (cell, label, config, unit, fleet, cost, state) VALUES (?, ?, ?, ?, ?, ?, 'waiting')",
-                ((cell, label, json.dumps(config, sort_keys=True), unit, int(fleet), cost) for cell, label, config, unit, fleet, cost in cells),
+                (
+                    (cell, label, json.dumps(config, sort_keys=True), unit, int(fleet), cost)
+                    for cell, label, config, unit, fleet, cost in cells
+                ),
             )
         return self._db.total_changes - before
 
@@ -181,7 +196,11 @@ class Store:
 
     def versions(self) -> dict[int, int]:
         """{version of the cells' fields: how many cells have it}; cells from before there were versions count as 1."""
-        return dict(self._read("SELECT coalesce(json_extract(config, '$.version'), 1), count(*) FROM cells GROUP BY 1"))
+        return dict(
+            self._read(
+                "SELECT coalesce(json_extract(config, '$.version'), 1), count(*) FROM cells GROUP BY 1"
+            )
+        )
 
     def arithmetics(self) -> dict[str, int]:
         """{class of rounding: how many results were made in it}."""
@@ -190,20 +209,27 @@ class Store:
 
     def waiting_sources(self) -> list[tuple[str, dict[str, str]]]:
         """(cell, {name: SHA-256 of the user's file it was made with}) of the cells that wait and have such files."""
-        found = self._read("SELECT cell, json_extract(config, '$.sources') FROM cells WHERE state = 'waiting' AND json_extract(config, '$.sources') NOT IN ('{}')")
+        found = self._read(
+            "SELECT cell, json_extract(config, '$.sources') FROM cells WHERE state = 'waiting' AND json_extract(config, '$.sources') NOT IN ('{}')"
+        )
         return [(cell, json.loads(held)) for cell, held in found]
 
     def forget(self, cells: Iterable[str]) -> int:
         """Remove cells that wait; returns how many were removed."""
         before = self._db.total_changes
         with self._writing():
-            self._db.executemany("DELETE FROM cells WHERE cell = ? AND state = 'waiting'", [(cell,) for cell in cells])
+            self._db.executemany(
+                "DELETE FROM cells WHERE cell = ? AND state = 'waiting'", [(cell,) for cell in cells]
+            )
         return self._db.total_changes - before
 
     def set_meta(self, **values: Any) -> None:
         """Keep facts about the sweep as a whole."""
         with self._writing():
-            self._db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", [(k, json.dumps(v, sort_keys=True)) for k, v in values.items()])
+            self._db.executemany(
+                "INSERT OR REPLACE INTO meta VALUES (?, ?)",
+                [(k, json.dumps(v, sort_keys=True)) for k, v in values.items()],
+            )
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -216,8 +242,13 @@ class Store:
         """Take the costliest waiting unit, those that killed a worker last; None if nothing waits."""
         now = time.time()
         with self._writing():
-            self._db.execute("UPDATE cells SET state = 'waiting', owner = NULL WHERE state = 'running' AND lease < ?", (now,))
-            found = self._db.execute("SELECT unit FROM cells WHERE state = 'waiting' ORDER BY attempts, cost DESC, id LIMIT 1").fetchone()
+            self._db.execute(
+                "UPDATE cells SET state = 'waiting', owner = NULL WHERE state = 'running' AND lease < ?",
+                (now,),
+            )
+            found = self._db.execute(
+                "SELECT unit FROM cells WHERE state = 'waiting' ORDER BY attempts, cost DESC, id LIMIT 1"
+            ).fetchone()
             if found is None:
                 return None
             rows = self._db.execute(
@@ -226,12 +257,22 @@ class Store:
                 (owner, now + lease, found[0]),
             ).fetchall()
         rows.sort()
-        return Claim(found[0], bool(rows[0][4]), tuple(r[1] for r in rows), tuple(json.loads(r[2]) for r in rows), tuple(r[3] for r in rows), max(r[5] for r in rows))
+        return Claim(
+            found[0],
+            bool(rows[0][4]),
+            tuple(r[1] for r in rows),
+            tuple(json.loads(r[2]) for r in rows),
+            tuple(r[3] for r in rows),
+            max(r[5] for r in rows),
+        )
 
     def heartbeat(self, owner: str, lease: float = LEASE, steps: int = 0) -> None:
         """Say that an owner is alive, so that its claims last on, and how many steps its runs have made."""
         with self._writing():
-            self._db.execute("UPDATE cells SET lease = ?, steps = ? WHERE owner = ? AND state = 'running'", (time.time() + lease, steps, owner))
+            self._db.execute(
+                "UPDATE cells SET lease = ?, steps = ? WHERE owner = ? AND state = 'running'",
+                (time.time() + lease, steps, owner),
+            )
 
     def release(self, owner: str, *, crashed: bool = False) -> int:
         """Give an owner's claims back; after many crashes a unit is failed instead. Returns how many cells it held."""
@@ -239,29 +280,55 @@ class Store:
             if crashed:
                 self._db.execute(
                     "UPDATE cells SET state = 'failed', owner = NULL, error = ?, sha = NULL WHERE owner = ? AND state = 'running' AND attempts >= ?",
-                    (f"the worker died {CRASHES} times while it ran this cell (out of memory, or a crash in native code)", owner, CRASHES),
+                    (
+                        f"the worker died {CRASHES} times while it ran this cell (out of memory, or a crash in native code)",
+                        owner,
+                        CRASHES,
+                    ),
                 )
             changed = self._db.execute(
-                "UPDATE cells SET state = 'waiting', owner = NULL, attempts = attempts - ? WHERE owner = ? AND state = 'running'", (0 if crashed else 1, owner)
+                "UPDATE cells SET state = 'waiting', owner = NULL, attempts = attempts - ? WHERE owner = ? AND state = 'running'",
+                (0 if crashed else 1, owner),
             ).rowcount
             self._seal_failed()
         return changed
 
     def owners(self) -> list[str]:
         """Who holds claims."""
-        return [row[0] for row in self._read("SELECT DISTINCT owner FROM cells WHERE state = 'running' AND owner IS NOT NULL")]
+        return [
+            row[0]
+            for row in self._read(
+                "SELECT DISTINCT owner FROM cells WHERE state = 'running' AND owner IS NOT NULL"
+            )
+        ]
 
-    def finish(self, claim: Claim, cell: str, state: str, result: Mapping[str, Any] | None = None, curves: Mapping[str, Any] | None = None, error: str | None = None) -> bool:
+    def finish(
+        self,
+        claim: Claim,
+        cell: str,
+        state: str,
+        result: Mapping[str, Any] | None = None,
+        curves: Mapping[str, Any] | None = None,
+        error: str | None = None,
+    ) -> bool:
         """Commit one cell's outcome; False if the claim is no longer the newest (then nothing is written)."""
         return self.finish_all(claim, [(cell, state, result, curves, error)]) == 1
 
-    def finish_all(self, claim: Claim, outcomes: Iterable[tuple[str, str, Mapping[str, Any] | None, Mapping[str, Any] | None, str | None]]) -> int:
+    def finish_all(
+        self,
+        claim: Claim,
+        outcomes: Iterable[tuple[str, str, Mapping[str, Any] | None, Mapping[str, Any] | None, str | None]],
+    ) -> int:
         """Commit several cells of a claim in one transaction; returns how many were accepted."""
         tokens = dict(zip(claim.cells, claim.tokens, strict=True))
         accepted = 0
         with self._writing():
             for cell, state, result, curves, error in outcomes:
-                text = None if result is None else json.dumps({k: _plain(v) for k, v in result.items()}, sort_keys=True)
+                text = (
+                    None
+                    if result is None
+                    else json.dumps({k: _plain(v) for k, v in result.items()}, sort_keys=True)
+                )
                 data = None if curves is None else _packed(curves)
                 changed = self._db.execute(
                     "UPDATE cells SET state = ?, result = ?, error = ?, sha = ?, owner = NULL, lease = NULL, accepted = accepted + 1 WHERE cell = ? AND token = ? AND state = 'running'",
@@ -273,17 +340,24 @@ class Store:
         return accepted
 
     def _seal_failed(self) -> None:
-        for cell, error in self._db.execute("SELECT cell, error FROM cells WHERE state = 'failed' AND sha IS NULL").fetchall():
-            self._db.execute("UPDATE cells SET sha = ? WHERE cell = ?", (_sha(cell, "failed", None, error, None), cell))
+        for cell, error in self._db.execute(
+            "SELECT cell, error FROM cells WHERE state = 'failed' AND sha IS NULL"
+        ).fetchall():
+            self._db.execute(
+                "UPDATE cells SET sha = ? WHERE cell = ?", (_sha(cell, "failed", None, error, None), cell)
+            )
 
     def retry(self, states: Iterable[str]) -> int:
         """Set cells in these states back to waiting; returns how many."""
         with self._writing():
             chosen = tuple(states)
             marks = ",".join("?" * len(chosen))
-            self._db.execute(f"DELETE FROM curves WHERE cell IN (SELECT cell FROM cells WHERE state IN ({marks}))", chosen)
+            self._db.execute(
+                f"DELETE FROM curves WHERE cell IN (SELECT cell FROM cells WHERE state IN ({marks}))", chosen
+            )
             return self._db.execute(
-                f"UPDATE cells SET state = 'waiting', owner = NULL, attempts = 0, result = NULL, error = NULL, sha = NULL WHERE state IN ({marks})", chosen
+                f"UPDATE cells SET state = 'waiting', owner = NULL, attempts = 0, result = NULL, error = NULL, sha = NULL WHERE state IN ({marks})",
+                chosen,
             ).rowcount
 
     # -- reading -----------------------------------------------------------------------------------------------------------
@@ -295,12 +369,16 @@ class Store:
     def costs(self) -> tuple[float, float]:
         """(floating point operations spent, of all cells), for the time to go; runs under way count by their steps."""
         share = "CASE WHEN state IN ('done', 'diverged', 'failed') THEN 1.0 WHEN state = 'running' THEN 1.0 * steps / json_extract(config, '$.steps') ELSE 0.0 END"
-        row = self._read(f"SELECT sum(cost * min(1.0, {share})), sum(cost) FROM cells WHERE json_extract(config, '$.steps') > 0")[0]
+        row = self._read(
+            f"SELECT sum(cost * min(1.0, {share})), sum(cost) FROM cells WHERE json_extract(config, '$.steps') > 0"
+        )[0]
         return float(row[0] or 0), float(row[1] or 0)
 
     def under_way(self) -> list[tuple[int, int]]:
         """(steps made, steps in all) of each unit that is running."""
-        return self._read("SELECT max(steps), max(json_extract(config, '$.steps')) FROM cells WHERE state = 'running' GROUP BY unit")
+        return self._read(
+            "SELECT max(steps), max(json_extract(config, '$.steps')) FROM cells WHERE state = 'running' GROUP BY unit"
+        )
 
     def finished_elsewhere(self) -> set[str]:
         """Canonical configurations, without the users' files' hashes, of finished cells that name such files."""
@@ -316,13 +394,22 @@ class Store:
 
     def errors(self, limit: int = 5) -> list[tuple[str, str]]:
         """(cell, traceback) of failed cells."""
-        return [(c, e or "") for c, e in self._read("SELECT cell, error FROM cells WHERE state = 'failed' ORDER BY id LIMIT ?", limit)]
+        return [
+            (c, e or "")
+            for c, e in self._read(
+                "SELECT cell, error FROM cells WHERE state = 'failed' ORDER BY id LIMIT ?", limit
+            )
+        ]
 
     def check(self) -> list[str]:
         """What is wrong with the file: SQLite's own structure, and each finished row against its SHA-256."""
         wrong: list[str] = []
         try:
-            wrong += [f"structure: {row[0]}" for row in self._db.execute("PRAGMA integrity_check(5)").fetchall() if row[0] != "ok"]
+            wrong += [
+                f"structure: {row[0]}"
+                for row in self._db.execute("PRAGMA integrity_check(5)").fetchall()
+                if row[0] != "ok"
+            ]
             if wrong:
                 return wrong
             for cell, config, state, result, error, sha, data in self._db.execute(
@@ -344,21 +431,33 @@ class Store:
 
         wrong = self.check()
         if wrong:
-            raise StoreError(f"the store {self.path} is damaged: {wrong[0]}{f' and {len(wrong) - 1} more faults' if len(wrong) > 1 else ''}. `trimtab sweep` again mends it.")
+            raise StoreError(
+                f"the store {self.path} is damaged: {wrong[0]}{f' and {len(wrong) - 1} more faults' if len(wrong) > 1 else ''}. `trimtab sweep` again mends it."
+            )
         rows = []
-        for cell, label, state, config, result, error in self._read("SELECT cell, label, state, config, result, error FROM cells ORDER BY id"):
+        for cell, label, state, config, result, error in self._read(
+            "SELECT cell, label, state, config, result, error FROM cells ORDER BY id"
+        ):
             row: dict[str, Any] = {"cell": cell, "label": label, "state": state}
             for key, value in json.loads(config).items():
                 if isinstance(value, dict):
                     row |= {f"{key}.{k}": v for k, v in value.items()}
                 elif key == "base":
-                    row |= {"base_width": value[0] if value else None, "base_depth": value[1] if value else None}
+                    row |= {
+                        "base_width": value[0] if value else None,
+                        "base_depth": value[1] if value else None,
+                    }
                 else:
                     row[key] = value
             held = json.loads(result) if result else {}
             row |= {key: held.get(key) for key in OUTCOMES} | {"error": error}
             rows.append(row)
-        frame = pd.DataFrame(rows, columns=None if rows else ["cell", "label", "state", "scheme", "width", "depth", "seed", "lr", *OUTCOMES, "error"])
+        frame = pd.DataFrame(
+            rows,
+            columns=None
+            if rows
+            else ["cell", "label", "state", "scheme", "width", "depth", "seed", "lr", *OUTCOMES, "error"],
+        )
         for key in OUTCOMES:
             if key not in ("collapsed", "arithmetic"):
                 frame[key] = pd.to_numeric(frame[key], errors="coerce")
@@ -377,11 +476,16 @@ class Store:
 
     def curves(self, cell: str) -> dict[str, np.ndarray]:
         """A finished cell's curves: "step", "loss", "smoothed", and "test_step", "test_loss", "accuracy" if evaluated; else {}."""
-        found = self._read("SELECT c.config, c.state, c.result, c.error, c.sha, v.data FROM cells c JOIN curves v ON v.cell = c.cell WHERE c.cell = ?", cell)
+        found = self._read(
+            "SELECT c.config, c.state, c.result, c.error, c.sha, v.data FROM cells c JOIN curves v ON v.cell = c.cell WHERE c.cell = ?",
+            cell,
+        )
         if not found:
             return {}
         if not intact(cell, *found[0]):
-            raise StoreError(f"the store {self.path} is damaged: the curves of cell {cell} do not match their SHA-256.")
+            raise StoreError(
+                f"the store {self.path} is damaged: the curves of cell {cell} do not match their SHA-256."
+            )
         with np.load(io.BytesIO(found[0][-1]), allow_pickle=False) as held:
             return {key: held[key] for key in held.files}
 
@@ -391,17 +495,24 @@ class Store:
         """Keep a section for the report (kind "check" or "limit"); one with the same title is replaced."""
         text = json.dumps(content, sort_keys=True)
         with self._writing():
-            for row, held in self._db.execute("SELECT id, content FROM attachments WHERE kind = ?", (kind,)).fetchall():
+            for row, held in self._db.execute(
+                "SELECT id, content FROM attachments WHERE kind = ?", (kind,)
+            ).fetchall():
                 if json.loads(held).get("title") == content.get("title"):
                     self._db.execute("DELETE FROM attachments WHERE id = ?", (row,))
-            self._db.execute("INSERT INTO attachments (kind, content, sha) VALUES (?, ?, ?)", (kind, text, hashlib.sha256(text.encode()).hexdigest()))
+            self._db.execute(
+                "INSERT INTO attachments (kind, content, sha) VALUES (?, ?, ?)",
+                (kind, text, hashlib.sha256(text.encode()).hexdigest()),
+            )
 
     def attached(self, kind: str) -> list[dict[str, Any]]:
         """The sections of one kind."""
         out = []
         for text, sha in self._read("SELECT content, sha FROM attachments WHERE kind = ? ORDER BY id", kind):
             if hashlib.sha256(text.encode()).hexdigest() != sha:
-                raise StoreError(f"the store {self.path} is damaged: an attached {kind} does not match its SHA-256.")
+                raise StoreError(
+                    f"the store {self.path} is damaged: an attached {kind} does not match its SHA-256."
+                )
             out.append(json.loads(text))
         return out
 
@@ -425,7 +536,9 @@ class Store:
                 os.fsync(file.fileno())
             os.replace(draft, self.copy_path)
         except (sqlite3.Error, OSError) as error:
-            fault = StoreError(f"the copy {self.copy_path} could not be written: {error}. Free some space and run the same command again.")
+            fault = StoreError(
+                f"the copy {self.copy_path} could not be written: {error}. Free some space and run the same command again."
+            )
             fault.full = True
             raise fault from error
         finally:

@@ -70,7 +70,13 @@ class Worker:
                         return 0
                     time.sleep(GLANCE)  # what others hold may come back
                     continue
-                self.begun, self.over, self.training, self.steps, self.claim = time.monotonic(), False, False, 0, claim
+                self.begun, self.over, self.training, self.steps, self.claim = (
+                    time.monotonic(),
+                    False,
+                    False,
+                    0,
+                    claim,
+                )
                 self._do(claim)
                 self.claim = None
         except (StoreError, OSError) as error:
@@ -84,17 +90,39 @@ class Worker:
         self.files |= user_code.sources(*(name for name in held if name not in self.files))
         changed = [name for name, sha in held.items() if self.files.get(name, sha) != sha]
         if changed:
-            self._fail(claim, claim.cells, f"{', '.join(changed)}: the file has changed since this cell was made. `trimtab sweep` again runs the cells of the file as it is now.")
+            self._fail(
+                claim,
+                claim.cells,
+                f"{', '.join(changed)}: the file has changed since this cell was made. `trimtab sweep` again runs the cells of the file as it is now.",
+            )
             return
         try:
             configs = [RunConfig(**c) for c in claim.configs]
             if claim.fleet:
-                results = fleet.run(configs, checkpoint=path, every=self.budget["checkpoint_seconds"], progress=self._stepped, stop=self._asked)
+                results = fleet.run(
+                    configs,
+                    checkpoint=path,
+                    every=self.budget["checkpoint_seconds"],
+                    progress=self._stepped,
+                    stop=self._asked,
+                )
             else:
-                results = [run(configs[0], checkpoint=path, every=self.budget["checkpoint_seconds"], progress=self._stepped, stop=self._asked)]
+                results = [
+                    run(
+                        configs[0],
+                        checkpoint=path,
+                        every=self.budget["checkpoint_seconds"],
+                        progress=self._stepped,
+                        stop=self._asked,
+                    )
+                ]
         except Interrupted:
             if self.over:
-                self._fail(claim, claim.cells, f"the run took longer than its wall clock of {self.budget['cell_seconds']:g} s (budget.cell_seconds)")
+                self._fail(
+                    claim,
+                    claim.cells,
+                    f"the run took longer than its wall clock of {self.budget['cell_seconds']:g} s (budget.cell_seconds)",
+                )
                 checkpoints.remove(path)
             else:
                 self.store.release(self.owner)
@@ -109,7 +137,13 @@ class Worker:
         except Exception:
             self._raised(claim)
             return
-        self.store.finish_all(claim, [outcome(cell, result, c.device) for cell, result, c in zip(claim.cells, results, configs, strict=True)])
+        self.store.finish_all(
+            claim,
+            [
+                outcome(cell, result, c.device)
+                for cell, result, c in zip(claim.cells, results, configs, strict=True)
+            ],
+        )
         checkpoints.remove(path)
 
     def _raised(self, claim: Claim) -> None:
@@ -140,7 +174,9 @@ class Worker:
 
     def _asked(self) -> bool:
         claim, self.training = self.claim, True
-        if claim is not None and time.monotonic() - self.begun > self.budget["cell_seconds"] * len(claim.cells):
+        if claim is not None and time.monotonic() - self.begun > self.budget["cell_seconds"] * len(
+            claim.cells
+        ):
             self.over = True
         return self.over or self.stopping.is_set()
 
@@ -163,12 +199,28 @@ class Worker:
                 store.release(self.owner)
                 os._exit(0)
             limit = self.budget["cell_seconds"] * len(claim.cells) + GRACE if claim is not None else 0.0
-            if claim is not None and time.monotonic() - self.begun > limit:  # stuck in native code: the stop is never asked
-                store.finish_all(claim, [(cell, "failed", None, None, f"the run hung beyond its wall clock of {self.budget['cell_seconds']:g} s") for cell in claim.cells])
+            if (
+                claim is not None and time.monotonic() - self.begun > limit
+            ):  # stuck in native code: the stop is never asked
+                store.finish_all(
+                    claim,
+                    [
+                        (
+                            cell,
+                            "failed",
+                            None,
+                            None,
+                            f"the run hung beyond its wall clock of {self.budget['cell_seconds']:g} s",
+                        )
+                        for cell in claim.cells
+                    ],
+                )
                 os._exit(3)
             if time.monotonic() - beaten > BEAT:
                 beaten = time.monotonic()
-                with contextlib.suppress(StoreError):  # the main thread meets the same fault when it commits, and says so
+                with contextlib.suppress(
+                    StoreError
+                ):  # the main thread meets the same fault when it commits, and says so
                     store.heartbeat(self.owner, steps=self.steps)
 
 
@@ -178,13 +230,17 @@ def warm() -> None:
         torch.zeros(1).add(1)
 
 
-def outcome(cell: str, result: RunResult, device: str) -> tuple[str, str, dict[str, Any], dict[str, Any], None]:
+def outcome(
+    cell: str, result: RunResult, device: str
+) -> tuple[str, str, dict[str, Any], dict[str, Any], None]:
     """A result as the store takes it."""
     row = result.row() | {"arithmetic": arithmetic(torch.get_num_threads(), device)}
     return cell, row.pop("state"), row, result.curves, None
 
 
-def start(path: str, owner: str, lifeline: int | None, budget: dict[str, float], roots: list[str], threads: int) -> int:
+def start(
+    path: str, owner: str, lifeline: int | None, budget: dict[str, float], roots: list[str], threads: int
+) -> int:
     """What a new process does: set its threads, then loop."""
     torch.set_num_threads(threads)
     files.ROOTS.extend(Path(root) for root in roots)

@@ -49,7 +49,9 @@ def main() -> None:
             os.close(descriptor)
         code = 1
         try:
-            code = worker.start(settings["store"], owner, 0, settings["budget"], settings["roots"], settings["threads"])
+            code = worker.start(
+                settings["store"], owner, 0, settings["budget"], settings["roots"], settings["threads"]
+            )
         finally:
             sys.stdout.flush()
             sys.stderr.flush()

@@ -81,7 +81,9 @@ def activation(spec: str | Function | Activation) -> Activation:
         return spec
     if isinstance(spec, str):
         if spec not in NAMED:
-            raise InputError(f"activation must be one of {', '.join(NAMED)} or a callable on torch tensors: got {spec!r}.")
+            raise InputError(
+                f"activation must be one of {', '.join(NAMED)} or a callable on torch tensors: got {spec!r}."
+            )
         return Activation(spec, NAMED[spec])
     if not callable(spec):
         raise InputError(f"activation must be a name or a callable on torch tensors: got {spec!r}.")

@@ -33,7 +33,9 @@ class _Sources:
 
     def __init__(self, task: Problem):
         points, outputs, times, self.depth = len(task.inputs), task.outputs, task.steps + 1, int(task.depth)
-        sizes = [points, outputs] + [times * points] * self.depth + [times * task.points * outputs] * self.depth
+        sizes = (
+            [points, outputs] + [times * points] * self.depth + [times * task.points * outputs] * self.depth
+        )
         ends = np.cumsum(sizes)
         self.blocks = [slice(end - size, end) for end, size in zip(ends.tolist(), sizes, strict=True)]
         self.total = int(ends[-1])
@@ -48,7 +50,9 @@ class _Sources:
 
     def spread(self, rows: torch.Tensor) -> torch.Tensor:
         """rows x Cov."""
-        return torch.cat([rows[:, block] @ cov for block, cov in zip(self.blocks, self.covariances, strict=True)], 1)
+        return torch.cat(
+            [rows[:, block] @ cov for block, cov in zip(self.blocks, self.covariances, strict=True)], 1
+        )
 
 
 def _record(kernel: torch.Tensor, here: slice, past: slice, row: torch.Tensor) -> None:
@@ -57,13 +61,22 @@ def _record(kernel: torch.Tensor, here: slice, past: slice, row: torch.Tensor) -
 
 
 def _solve(task: Problem, responses: bool) -> dict[str, Any]:
-    points, total, outputs, depth, times = task.points, len(task.inputs), task.outputs, int(task.depth), task.steps + 1
+    points, total, outputs, depth, times = (
+        task.points,
+        len(task.inputs),
+        task.outputs,
+        int(task.depth),
+        task.steps + 1,
+    )
     b, rate = task.branch, task.block_rate
     sources = _Sources(task)
     h = [torch.zeros(times * total, sources.total, dtype=torch.float64) for _ in range(depth + 1)]
     g = [torch.zeros(times * points * outputs, sources.total, dtype=torch.float64) for _ in range(depth + 1)]
     phi = [torch.zeros(times * total, times * total, dtype=torch.float64) for _ in range(depth + 1)]
-    grad = [torch.zeros(times * points * outputs, times * points * outputs, dtype=torch.float64) for _ in range(depth + 1)]
+    grad = [
+        torch.zeros(times * points * outputs, times * points * outputs, dtype=torch.float64)
+        for _ in range(depth + 1)
+    ]
     f = torch.full((times, total, outputs), math.nan, dtype=torch.float64)
     delta = torch.zeros(times, points, outputs, dtype=torch.float64)
     w0 = torch.zeros(outputs, sources.total, dtype=torch.float64)
@@ -92,7 +105,9 @@ def _solve(task: Problem, responses: bool) -> dict[str, Any]:
                 break
             _record(sources.covariances[sources.u(layer)], here, upto, phi[layer][here, upto])
             after = now.clone()
-            after[:, sources.blocks[sources.u(layer)]][:, here] += b * decay * torch.eye(total, dtype=torch.float64)
+            after[:, sources.blocks[sources.u(layer)]][:, here] += (
+                b * decay * torch.eye(total, dtype=torch.float64)
+            )
             if t:
                 kicks = b * b * rate * weighted(phi[layer][here, past])
                 if responses:
@@ -117,7 +132,9 @@ def _solve(task: Problem, responses: bool) -> dict[str, Any]:
             below = layer - 1
             _record(sources.covariances[sources.r(below)], here_g, upto_g, grad[layer][here_g, upto_g])
             field = torch.zeros_like(back)
-            field[:, sources.blocks[sources.r(below)]][:, here_g] = decay * torch.eye(size, dtype=torch.float64)
+            field[:, sources.blocks[sources.r(below)]][:, here_g] = decay * torch.eye(
+                size, dtype=torch.float64
+            )
             if responses:
                 field = field + decay * back[:, sources.blocks[sources.u(below)]][:, upto] @ h[below][upto]
             if t:
@@ -133,8 +150,18 @@ def _solve(task: Problem, responses: bool) -> dict[str, Any]:
 
 def _fields(task: Problem, f, phi, grad, end: int) -> dict[str, Any]:
     times, points, outputs = task.steps + 1, task.points, task.outputs
-    train = torch.stack([k.reshape(times, -1, times, len(task.inputs))[:, :points, :, :points].reshape(times * points, -1) for k in phi])
-    mean = torch.stack([torch.einsum("acbc->ab", k.reshape(times * points, outputs, times * points, outputs)) / outputs for k in grad])
+    train = torch.stack(
+        [
+            k.reshape(times, -1, times, len(task.inputs))[:, :points, :, :points].reshape(times * points, -1)
+            for k in phi
+        ]
+    )
+    mean = torch.stack(
+        [
+            torch.einsum("acbc->ab", k.reshape(times * points, outputs, times * points, outputs)) / outputs
+            for k in grad
+        ]
+    )
     f[end:] = math.nan
     for kernel in (train, mean):
         kernel[:, end * points :] = kernel[:, :, end * points :] = math.nan
@@ -155,7 +182,9 @@ def linear(
     6.8359375
     """
     if activation != "linear":
-        raise InputError(f"linear solves activation='linear' only, got {activation!r}. Call solve for other activations.")
+        raise InputError(
+            f"linear solves activation='linear' only, got {activation!r}. Call solve for other activations."
+        )
     task = problem(
         x, y, depth=depth, activation="linear", lr=lr, steps=steps, gamma0=gamma0, alpha=alpha, beta=beta, loss=loss, momentum=momentum,
         weight_decay=weight_decay, batches=batches, x_test=x_test,
@@ -166,5 +195,7 @@ def linear(
         error, layers = Stderr(**sizes), _LADDER[0]
     else:
         found, error, layers = _solve(task, responses), None, int(task.depth)
-    zero: dict[str, Any] = {name: None if found[name] is None else np.zeros_like(found[name]) for name in _ERRORS}
+    zero: dict[str, Any] = {
+        name: None if found[name] is None else np.zeros_like(found[name]) for name in _ERRORS
+    }
     return Trajectory(**found, stderr=Stderr(**zero), tau=np.arange(layers + 1) / layers, depth_error=error)

@@ -44,8 +44,12 @@ def extrapolate(ladder: list[dict], order: int) -> tuple[dict, dict]:
         elif value is None:
             limit[name] = left[name] = None
         else:
-            aligned = [level[name][:: 2**i] if name in _LAYERED else level[name] for i, level in enumerate(ladder)]
+            aligned = [
+                level[name][:: 2**i] if name in _LAYERED else level[name] for i, level in enumerate(ladder)
+            ]
             if name in ("a", "b"):
-                aligned = [math.sqrt(len(level[name])) * value for level, value in zip(ladder, aligned, strict=True)]
+                aligned = [
+                    math.sqrt(len(level[name])) * value for level, value in zip(ladder, aligned, strict=True)
+                ]
             limit[name], left[name] = neville(aligned, order)
     return limit, left

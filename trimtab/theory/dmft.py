@@ -30,7 +30,9 @@ from trimtab.theory.losses import mean_loss
 from trimtab.theory.problem import Problem, problem
 from trimtab.theory.results import Moments, Stderr, Trajectory, public_fields, responses_of
 
-_BLOCK = 2000  # samples per block to start with: the bias of a block is O(rank / samples), here below its scatter
+_BLOCK = (
+    2000  # samples per block to start with: the bias of a block is O(rank / samples), here below its scatter
+)
 _LADDER = (4, 8, 16)  # depths extrapolated to infinity
 _TOL, _TOL_LINEAR = 1e-3, 1e-14  # smallest new direction kept, relative to the field's variance
 _SIDE_BY_SIDE = 2**28  # bytes: small blocks share the overhead, large ones go one by one
@@ -47,11 +49,26 @@ def _depths(task: Problem) -> tuple[int, ...]:
     return _LADDER if math.isinf(task.depth) else (int(task.depth),)
 
 
-def _together(tasks: list[Problem], samples: int, seeds: list[int], responses: bool, tick, anchor: Anchor | None) -> list[list[dict]]:
+def _together(
+    tasks: list[Problem], samples: int, seeds: list[int], responses: bool, tick, anchor: Anchor | None
+) -> list[list[dict]]:
     """Independent solutions at finite depth, side by side: for each task (they differ in their rates) one for each seed, the same noise for all."""
-    both = replace(tasks[0], a=torch.cat([task.a for task in tasks for _ in seeds]), d=torch.cat([task.d for task in tasks for _ in seeds]))
+    both = replace(
+        tasks[0],
+        a=torch.cat([task.a for task in tasks for _ in seeds]),
+        d=torch.cat([task.d for task in tasks for _ in seeds]),
+    )
     tol, share, passes = (_TOL_LINEAR, 1.0, 2) if _exact(both) else (_TOL, 0.5, 1)
-    sites = GaussianSites(both, samples, seeds * len(tasks), responses=responses, tol=tol, share=share, passes=passes, anchor=anchor)
+    sites = GaussianSites(
+        both,
+        samples,
+        seeds * len(tasks),
+        responses=responses,
+        tol=tol,
+        share=share,
+        passes=passes,
+        anchor=anchor,
+    )
     try:
         result = run(both, sites, tick)
     except Unreachable:
@@ -59,7 +76,9 @@ def _together(tasks: list[Problem], samples: int, seeds: list[int], responses: b
     a, b = sites.kernels(-1), sites.kernels(+1)
     found = []
     for i, end in enumerate(result.diverged.tolist()):
-        fields = public_fields(both, result.f[i], result.phi[i], result.g[i]) | responses_of(both, a[i], b[i], end)
+        fields = public_fields(both, result.f[i], result.phi[i], result.g[i]) | responses_of(
+            both, a[i], b[i], end
+        )
         found.append(fields | {"diverged": end if end <= both.steps else None})
     return [found[i : i + len(seeds)] for i in range(0, len(found), len(seeds))]
 
@@ -103,12 +122,16 @@ class _Average:
         return float(np.linalg.norm(error[good]) / max(np.linalg.norm(f[good]), 1e-300))
 
     def trajectory(self) -> Trajectory:
-        found: dict[str, Any] = {"f_test": None} | {name: moments.mean for name, moments in self.moments.items()}
+        found: dict[str, Any] = {"f_test": None} | {
+            name: moments.mean for name, moments in self.moments.items()
+        }
         f = torch.from_numpy(found["f"].reshape(len(found["f"]), self.task.points, self.task.outputs))
         # of the mean output: a mean of losses would add half the variance of the blocks
         found["loss"] = mean_loss(self.task.loss, f, self.task.y).numpy()
         error: dict[str, Any] = {name: self.stderr(name) for name in _ERRORS}
-        left: dict[str, Any] = {name: None if name not in self.left else np.abs(self.left[name].mean) for name in _ERRORS}
+        left: dict[str, Any] = {
+            name: None if name not in self.left else np.abs(self.left[name].mean) for name in _ERRORS
+        }
         layers = _depths(self.task)[0]
         return Trajectory(
             **found, stderr=Stderr(**error), tau=np.arange(layers + 1) / layers,
@@ -122,18 +145,33 @@ class _Blocks:
     def __init__(self, tasks: list[Problem], size: int, responses: bool, progress, blocks: int):
         self.size, self.responses, self.progress = size, responses, progress
         self.averages = [_Average(task, size) for task in tasks]
-        self.levels = [[task.at_depth(depth) if math.isinf(task.depth) else task for task in tasks] for depth in _depths(tasks[0])]
+        self.levels = [
+            [task.at_depth(depth) if math.isinf(task.depth) else task for task in tasks]
+            for depth in _depths(tasks[0])
+        ]
         exact = _exact(tasks[0])
-        self.anchors = [Anchor(level[0]) if not exact and Anchor.fits(level[0], size // 2) else None for level in self.levels]
+        self.anchors = [
+            Anchor(level[0]) if not exact and Anchor.fits(level[0], size // 2) else None
+            for level in self.levels
+        ]
         self.width = max(1, min(blocks, _SIDE_BY_SIDE // (len(tasks) * memory_bytes(tasks[0], size))))
-        self.tick = _ticker(progress, math.ceil(blocks / self.width) * len(self.levels) * (tasks[0].steps + 1))
+        self.tick = _ticker(
+            progress, math.ceil(blocks / self.width) * len(self.levels) * (tasks[0].steps + 1)
+        )
 
     def draw(self, seed: int, blocks: int) -> None:
         """Up to `blocks` blocks in all."""
         while (done := self.averages[0].count) < blocks:
             chosen = range(done, min(done + self.width, blocks))
             ladder = [
-                _together(level, self.size, [(seed * 2**12 + block) * 8 + i for block in chosen], self.responses, self.tick, anchor)
+                _together(
+                    level,
+                    self.size,
+                    [(seed * 2**12 + block) * 8 + i for block in chosen],
+                    self.responses,
+                    self.tick,
+                    anchor,
+                )
                 for i, (level, anchor) in enumerate(zip(self.levels, self.anchors, strict=True))
             ]
             for i, average in enumerate(self.averages):
@@ -161,10 +199,14 @@ def _layout(task: Problem, samples, seed) -> tuple[int, int]:
         blocks, size = 1, 2 * (int(samples) // 2)
     else:
         least = 4 * (2 + points * outputs + points + outputs)
-        blocks = next((k for k in (8, 4) if samples // k >= max(least, _BLOCK)), 4 if samples // 4 >= least else 2)
+        blocks = next(
+            (k for k in (8, 4) if samples // k >= max(least, _BLOCK)), 4 if samples // 4 >= least else 2
+        )
         size = 2 * (int(samples) // (2 * blocks))
         if size < least:
-            problems.append(f"samples: {points} points and {outputs} outputs need at least {2 * least} samples, got {samples}.")
+            problems.append(
+                f"samples: {points} points and {outputs} outputs need at least {2 * least} samples, got {samples}."
+            )
     if problems:
         raise faults(f"{len(problems)} fault{'s'[: len(problems) > 1]} in the arguments", problems)
     return blocks, size
@@ -172,11 +214,18 @@ def _layout(task: Problem, samples, seed) -> tuple[int, int]:
 
 def memory_bytes(task: Problem, size: int) -> int:
     """Most that one block of `size` samples can take: histories, noise at full rank, bases in terms of the past, kernels."""
-    points, gradients, depth, times = task.points, task.points * task.outputs, max(_depths(task)), task.steps + 1
+    points, gradients, depth, times = (
+        task.points,
+        task.points * task.outputs,
+        max(_depths(task)),
+        task.steps + 1,
+    )
     histories = (depth + 1) * times * (points + gradients) * size
     noise = depth * min(times * (points + gradients), size) * size  # and again among all that is orthogonal
     bases = depth * times**2 * (points**2 + gradients**2) + _exact(task) * noise
-    kernels = 4 * (sum(_depths(task)) + len(_depths(task))) * (times * points) ** 2 * 2  # Phi, G, A, B of a block, and their means
+    kernels = (
+        4 * (sum(_depths(task)) + len(_depths(task))) * (times * points) ** 2 * 2
+    )  # Phi, G, A, B of a block, and their means
     return 8 * (histories + noise + bases + kernels)
 
 
@@ -191,7 +240,12 @@ def _ticker(progress, total: int) -> Callable[[], None]:
         if callable(progress):
             progress(done, max(total, done))
         else:
-            print(f"\rsolve: step {done} of {max(total, done)}", end="" if done < total else "\n", file=sys.stderr, flush=True)
+            print(
+                f"\rsolve: step {done} of {max(total, done)}",
+                end="" if done < total else "\n",
+                file=sys.stderr,
+                flush=True,
+            )
 
     return tick
 
@@ -232,7 +286,9 @@ def solve(
     return drawn.averages[0].trajectory()
 
 
-def solve_rates(x, y, *, rates, samples=8000, seed=0, responses=True, progress=False, **case) -> list[Trajectory]:
+def solve_rates(
+    x, y, *, rates, samples=8000, seed=0, responses=True, progress=False, **case
+) -> list[Trajectory]:
     r"""`solve` at each of `rates` (each a float or one per step), side by side and with the same noise. `case`: arguments of `solve`.
 
     >>> slow, fast = solve_rates([[1.0, 1.0]], [1.0], rates=[0.1, 0.2], depth=1, activation="tanh", steps=2, samples=400)

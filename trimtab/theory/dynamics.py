@@ -103,7 +103,9 @@ def run(task: Problem, sites: Sites, tick: Callable[[], None] = lambda: None) ->
     count, _, width = sites.start.shape
     result = Run(task, count)
     features = [sites.start.new_empty(count, (task.steps + 1) * points, width) for _ in range(depth + 1)]
-    gradients = [sites.start.new_empty(count, (task.steps + 1) * points * outputs, width) for _ in range(depth + 1)]
+    gradients = [
+        sites.start.new_empty(count, (task.steps + 1) * points * outputs, width) for _ in range(depth + 1)
+    ]
     delta = sites.start.new_zeros(count, task.steps + 1, points, outputs)
     sites.watch(features, gradients)
     zero = None
@@ -172,9 +174,15 @@ def _step(task, sites, t, result, features, gradients, delta, zero) -> torch.Ten
         return (row.reshape(len(row), -1, t, points, 1) * pull[:, None]).reshape(count, -1, past_g)
 
     def first(start: torch.Tensor, gram: torch.Tensor) -> torch.Tensor:
-        return torch.baddbmm(_scaled(start, decay), kick(gram.repeat(1, t)[None]), gradients[0][:, :past_g]) if t else start
+        return (
+            torch.baddbmm(_scaled(start, decay), kick(gram.repeat(1, t)[None]), gradients[0][:, :past_g])
+            if t
+            else start
+        )
 
-    def next_layer(h: torch.Tensor, sent: tuple[torch.Tensor, torch.Tensor | None], row: torch.Tensor, layer: int) -> torch.Tensor:
+    def next_layer(
+        h: torch.Tensor, sent: tuple[torch.Tensor, torch.Tensor | None], row: torch.Tensor, layer: int
+    ) -> torch.Tensor:
         field, response = sent
         h = torch.add(h, _scaled(field, decay), alpha=b)
         if not t:
@@ -203,7 +211,9 @@ def _step(task, sites, t, result, features, gradients, delta, zero) -> torch.Ten
         phi = activate(h, layer + 1)
     w = _scaled(sites.readout, decay)
     if t:
-        w = torch.baddbmm(w, pull.permute(0, 3, 1, 2).reshape(count, outputs, past), features[depth][:, :past])
+        w = torch.baddbmm(
+            w, pull.permute(0, 3, 1, 2).reshape(count, outputs, past), features[depth][:, :past]
+        )
     weighted = phi.weighted
 
     if task.tests:
@@ -232,8 +242,14 @@ def _step(task, sites, t, result, features, gradients, delta, zero) -> torch.Ten
         if response is not None:
             response = _scaled(response, decay)
         if t:
-            pulled = (row[:, :, :past_g].reshape(count, size, t, points, outputs) * pull[:, None]).sum(-1).reshape(count, size, past) * (b * rate)
-            response = pulled if response is None else response + torch.nn.functional.pad(pulled, (0, response.shape[2] - past))
+            pulled = (row[:, :, :past_g].reshape(count, size, t, points, outputs) * pull[:, None]).sum(
+                -1
+            ).reshape(count, size, past) * (b * rate)
+            response = (
+                pulled
+                if response is None
+                else response + torch.nn.functional.pad(pulled, (0, response.shape[2] - past))
+            )
         if response is not None:
             z = torch.baddbmm(z, response, features[layer - 1][:, : response.shape[2]])
         slope = slopes[layer - 1] if outputs == 1 else slopes[layer - 1].repeat_interleave(outputs, 1)

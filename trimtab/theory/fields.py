@@ -65,7 +65,9 @@ def _times(x: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
     return x if weights is None else x * weights
 
 
-def _deflate(x: torch.Tensor, basis: torch.Tensor, weights: torch.Tensor | None, passes: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _deflate(
+    x: torch.Tensor, basis: torch.Tensor, weights: torch.Tensor | None, passes: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     """x = M basis + rest, for an orthonormal basis; a second pass removes what rounding left in the rest."""
     known = _mean(_times(x, weights), basis)
     rest = torch.baddbmm(x, known, basis, alpha=-1)
@@ -85,7 +87,9 @@ class Noise:
     """Standard normal rows (n, k, H), orthonormal (E[eps eps^T] = 1) to all earlier ones while these fill at most `share` of the space,
     to the same field's own after that."""
 
-    def __init__(self, half: int, generators: list[np.random.Generator], share: float, passes: int, constant: bool):
+    def __init__(
+        self, half: int, generators: list[np.random.Generator], share: float, passes: int, constant: bool
+    ):
         self.half, self.generators, self.passes = half, generators, passes
         self.limit = int(share * half)
         self.weights: torch.Tensor | None = None
@@ -94,7 +98,9 @@ class Noise:
             self.all.append(torch.ones(len(generators), 1, half, dtype=torch.float64))
 
     def fresh(self, count: int, *bases: torch.Tensor) -> torch.Tensor:
-        rows = torch.from_numpy(np.stack([draw.standard_normal((count, self.half)) for draw in self.generators]))
+        rows = torch.from_numpy(
+            np.stack([draw.standard_normal((count, self.half)) for draw in self.generators])
+        )
         for basis in bases:
             rows = _deflate(rows, basis, self.weights, self.passes)[1]
         for _ in range(self.passes):  # Cholesky, not QR: each site's noise stays normal whatever its weight
@@ -104,7 +110,13 @@ class Noise:
     def draw(self, count: int, own: torch.Tensor, keep: torch.Tensor | None = None) -> torch.Tensor:
         """`count` rows, those zero that a trajectory does not `keep` (n, count)."""
         room = self.all.count + count <= self.limit
-        rows = self.fresh(count, self.all.value) if room else self.fresh(count, own) if own.shape[1] + count <= self.limit else self.fresh(count)
+        rows = (
+            self.fresh(count, self.all.value)
+            if room
+            else self.fresh(count, own)
+            if own.shape[1] + count <= self.limit
+            else self.fresh(count)
+        )
         if keep is not None and not keep.all():
             rows = rows * keep[:, :, None]
         if room:
@@ -120,7 +132,9 @@ class Field:
         self.eps, self.makeup = Rows(count, noise.half), Rows(count, entries)
         self.noise, self.tol, self.seen = noise, tol, 0
 
-    def extend(self, x: Seen, weights: torch.Tensor | None, exact: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    def extend(
+        self, x: Seen, weights: torch.Tensor | None, exact: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Take x (n, k, S) in and draw its partner's value (n, k, H), given the partner's past, and M. `exact`: E[x x^T] where it is known."""
         size = x.value.shape[1]
         self.seen += size
@@ -193,7 +207,9 @@ class Crossing:
     def __init__(self, count: int):
         self.value = torch.zeros(count, 0, 0, dtype=torch.float64)
 
-    def extend(self, older: Field, past: torch.Tensor, eps: torch.Tensor, weights: torch.Tensor | None, sign: int) -> None:
+    def extend(
+        self, older: Field, past: torch.Tensor, eps: torch.Tensor, weights: torch.Tensor | None, sign: int
+    ) -> None:
         """Noise has been drawn: `eps` (n, q, H) has new rows. `past`: x(0..t) of v's field."""
         count, rows, columns = self.value.shape
         if eps.shape[1] == columns:
@@ -202,18 +218,33 @@ class Crossing:
         grown[:, :rows, :columns] = self.value
         if older.seen:  # nothing is older than the first noise, whose columns stay 0
             half, new, past = eps.shape[2], _times(eps[:, columns:], weights), past[:, : older.seen]
-            grown[:, :, columns:] = (older.correlate(past[:, :, :half], new) + sign * older.correlate(past[:, :, half:], new)) / (2 * half)
+            grown[:, :, columns:] = (
+                older.correlate(past[:, :, :half], new) + sign * older.correlate(past[:, :, half:], new)
+            ) / (2 * half)
         self.value = grown
 
 
 class GaussianSites:
     """S = 2 H sampled sites of the infinitely wide network for each seed, as `dynamics.Sites`."""
 
-    def __init__(self, task: Problem, samples: int, seeds: list[int], *, responses: bool, tol: float, share: float, passes: int, anchor: Anchor | None = None):
+    def __init__(
+        self,
+        task: Problem,
+        samples: int,
+        seeds: list[int],
+        *,
+        responses: bool,
+        tol: float,
+        share: float,
+        passes: int,
+        anchor: Anchor | None = None,
+    ):
         self.half, self.task, self.responses, self.anchor = samples // 2, task, responses, anchor
         self.weights: torch.Tensor | None = None
         draws = [np.random.default_rng(seed) for seed in seeds]
-        self.even = Noise(self.half, draws, share, passes, constant=True)  # chi, u: equal in both sites of a pair
+        self.even = Noise(
+            self.half, draws, share, passes, constant=True
+        )  # chi, u: equal in both sites of a pair
         self.odd = Noise(self.half, draws, share, passes, constant=False)  # w0, r: opposite
         others = [np.random.default_rng(seed + 2**40) for seed in seeds]
         self.passing = Noise(self.half, others, share, passes, constant=False)  # of test points
@@ -221,8 +252,14 @@ class GaussianSites:
         kind = ExactField if passes > 1 else Field
         self.phi = [kind(samples, self.even, tol, features) for _ in range(depth)]
         self.g = [kind(samples, self.odd, tol, features * task.outputs) for _ in range(depth)]
-        self.cross = {-1: [Crossing(len(seeds)) for _ in range(depth)], 1: [Crossing(len(seeds)) for _ in range(depth)]}
-        self.found: dict[int, list[list[torch.Tensor]]] = {-1: [[] for _ in range(depth)], 1: [[] for _ in range(depth)]}  # responses in terms of v
+        self.cross = {
+            -1: [Crossing(len(seeds)) for _ in range(depth)],
+            1: [Crossing(len(seeds)) for _ in range(depth)],
+        }
+        self.found: dict[int, list[list[torch.Tensor]]] = {
+            -1: [[] for _ in range(depth)],
+            1: [[] for _ in range(depth)],
+        }  # responses in terms of v
 
         readout = self.odd.draw(task.outputs, self.odd.all.value)
         lam, vectors = torch.linalg.eigh(task.gram[: task.points, : task.points])
@@ -240,7 +277,10 @@ class GaussianSites:
         if self.anchor is None:
             return
         half = self.half
-        found = [self.anchor.weights([x[i, :, :half] for x in features], [x[i, :, :half] for x in gradients]) for i in range(len(self.start))]
+        found = [
+            self.anchor.weights([x[i, :, :half] for x in features], [x[i, :, :half] for x in gradients])
+            for i in range(len(self.start))
+        ]
         weights = torch.stack(found)[:, None]
         self.weights = torch.cat([weights, weights], 2)
         for noise in (self.even, self.odd, self.passing):
@@ -248,15 +288,23 @@ class GaussianSites:
         self.anchor = None
 
     def forward(self, layer: int, phi: Seen) -> tuple[torch.Tensor, torch.Tensor | None]:
-        return self._send(layer, phi, self.phi[layer], self.g[layer], -1, self.anchor and self.anchor.phi[layer])
+        return self._send(
+            layer, phi, self.phi[layer], self.g[layer], -1, self.anchor and self.anchor.phi[layer]
+        )
 
     def backward(self, layer: int, g: Seen) -> tuple[torch.Tensor, torch.Tensor | None]:
-        return self._send(layer, g, self.g[layer], self.phi[layer], +1, self.anchor and self.anchor.gradient(layer + 1))
+        return self._send(
+            layer, g, self.g[layer], self.phi[layer], +1, self.anchor and self.anchor.gradient(layer + 1)
+        )
 
-    def _send(self, layer: int, x: Seen, own: Field, partner: Field, sign: int, exact: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def _send(
+        self, layer: int, x: Seen, own: Field, partner: Field, sign: int, exact: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """x's Gaussian partner, drawn, and the response to the noise in x: the noise of `partner`, odd in a pair (sign -1) for phi, even for g."""
         drawn, known = own.extend(x, self.weights, exact)
-        self.cross[-sign][layer].extend(partner, self.past[-sign][layer], own.eps.value, self.even.weights, -sign)
+        self.cross[-sign][layer].extend(
+            partner, self.past[-sign][layer], own.eps.value, self.even.weights, -sign
+        )
         return self._answer(drawn, self._response(layer, x, known, partner, sign, keep=True), partner, -sign)
 
     def _answer(self, drawn, response, partner: Field, sign: int) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -266,7 +314,9 @@ class GaussianSites:
         torch.mul(drawn, sign, out=both[:, :, self.half :])
         return both if field is None else both + field, coefficients
 
-    def _response(self, layer: int, x: Seen, known: torch.Tensor, partner: Field, sign: int, keep: bool) -> torch.Tensor:
+    def _response(
+        self, layer: int, x: Seen, known: torch.Tensor, partner: Field, sign: int, keep: bool
+    ) -> torch.Tensor:
         """E[x eps^T] - M D over the partner's noise, so that A g = response v_g."""
         eps = partner.eps.value
         if self.responses:
@@ -282,7 +332,10 @@ class GaussianSites:
     def kernels(self, sign: int) -> torch.Tensor:
         """A (sign -1) or B (+1) over (n, L, times of x, times of the partner)."""
         partners, size = (self.g, self.phi) if sign < 0 else (self.phi, self.g), len(self.start)
-        made = [torch.cat([response @ partner.makeup.value[:, : response.shape[2]] for response in found], 1) for found, partner in zip(self.found[sign], partners[0], strict=True)]
+        made = [
+            torch.cat([response @ partner.makeup.value[:, : response.shape[2]] for response in found], 1)
+            for found, partner in zip(self.found[sign], partners[0], strict=True)
+        ]
         full = self.start.new_zeros(size, len(made), partners[1][0].makeup.value.shape[2], made[0].shape[2])
         full[:, :, : made[0].shape[1]] = torch.stack(made, 1)
         return full
@@ -301,7 +354,9 @@ class GaussianSites:
         own = self.phi[layer]
         known, left = own.project(phi, self.weights)
         drawn = known @ own.eps.value + self._unseen(left)
-        return self._answer(drawn, self._response(layer, phi, known, self.g[layer], -1, keep=False), self.g[layer], +1)
+        return self._answer(
+            drawn, self._response(layer, phi, known, self.g[layer], -1, keep=False), self.g[layer], +1
+        )
 
     def _unseen(self, covariance: torch.Tensor) -> torch.Tensor:
         lam, vectors = _eigh(covariance)

@@ -27,7 +27,9 @@ from trimtab.theory.dynamics import run
 from trimtab.theory.problem import Problem, problem
 from trimtab.theory.results import Moments, Stderr, Trajectory, public_fields
 
-_BATCH_BYTES = 2**25  # matrices trained side by side: small networks share the overhead, large ones stay in cache
+_BATCH_BYTES = (
+    2**25
+)  # matrices trained side by side: small networks share the overhead, large ones stay in cache
 
 
 class Networks:
@@ -103,9 +105,13 @@ def simulate(
     if not chosen:
         problems.append(f"seeds: must be a count >= 1 or a list of seeds, got {seeds!r}.")
     if depth == math.inf:
-        problems.append("depth: a finite network needs a finite depth, got inf. Pass an integer, or call solve.")
+        problems.append(
+            "depth: a finite network needs a finite depth, got inf. Pass an integer, or call solve."
+        )
     if not responses:
-        problems.append("responses: a finite network cannot do without its responses. Call solve(responses=False).")
+        problems.append(
+            "responses: a finite network cannot do without its responses. Call solve(responses=False)."
+        )
     if problems:
         raise faults(f"{len(problems)} fault{'s'[: len(problems) > 1]} in the arguments", problems)
     task = problem(
@@ -119,15 +125,25 @@ def simulate(
     ends = []
     for start in range(0, len(chosen), together):
         several = chosen[start : start + together]
-        result = run(task, Networks(task, int(width), several, dtype) if matrices else Conditioned(task, int(width), several))
+        result = run(
+            task,
+            Networks(task, int(width), several, dtype)
+            if matrices
+            else Conditioned(task, int(width), several),
+        )
         ends += result.diverged.tolist()
         for f, phi, g in zip(result.f, result.phi, result.g, strict=True):
             for name, value in public_fields(task, f, phi, g).items():
                 if value is not None:
                     moments[name].add(value)
     mean: dict[str, Any] = {name: moments[name].mean if moments[name].count else None for name in names}
-    variance: dict[str, Any] = {name: width * moments[name].variance if moments[name].count else None for name in names}
-    error: dict[str, Any] = {n: None if variance[n] is None else np.sqrt(variance[n] / (width * len(chosen))) for n in (f.name for f in fields(Stderr))}
+    variance: dict[str, Any] = {
+        name: width * moments[name].variance if moments[name].count else None for name in names
+    }
+    error: dict[str, Any] = {
+        n: None if variance[n] is None else np.sqrt(variance[n] / (width * len(chosen)))
+        for n in (f.name for f in fields(Stderr))
+    }
     layers = np.arange(int(task.depth) + 1) / int(task.depth)
     common = {"stderr": Stderr(**error), "tau": layers, "samples": len(chosen)}
     ended = min(ends)

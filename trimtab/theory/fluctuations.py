@@ -67,7 +67,13 @@ def _start(task: Problem) -> Fluctuations:
     variance, average, change = [task.gram[0, 0]], [], []
     for _ in range(layers):
         q = variance[-1]
-        moments = products(lambda h: torch.cat([functions(h), torch.ones_like(h)[None]]), q[None], q[None], q[None], nodes=_NODES)[0]
+        moments = products(
+            lambda h: torch.cat([functions(h), torch.ones_like(h)[None]]),
+            q[None],
+            q[None],
+            q[None],
+            nodes=_NODES,
+        )[0]
         average.append(moments[:3, 3])
         change.append((moments[:3, 0] - q * moments[:3, 3]) / (2 * q * q))
         variance.append(q + square * moments[1, 3])
@@ -131,14 +137,28 @@ def fluctuate(*, depth, activation, size=1.0, alpha=0.5, beta=1.0) -> Fluctuatio
     (4.88, 4.88)
     """
     if not (isinstance(size, (int, float, np.number)) and 0 < size < math.inf):
-        raise faults("1 fault in the arguments", [f"size: |x|^2 / D must be a positive number, got {size!r}."])
-    task = problem([[math.sqrt(size)]], [0.0], depth=depth, activation=activation, lr=1.0, steps=1, alpha=alpha, beta=beta)
+        raise faults(
+            "1 fault in the arguments", [f"size: |x|^2 / D must be a positive number, got {size!r}."]
+        )
+    task = problem(
+        [[math.sqrt(size)]],
+        [0.0],
+        depth=depth,
+        activation=activation,
+        lr=1.0,
+        steps=1,
+        alpha=alpha,
+        beta=beta,
+    )
     if not math.isinf(task.depth):
         return _start(task)
     levels = [_start(task.at_depth(level)) for level in _LADDER]
     limit = {}
     for name in ("stream", "phi", "g", "ntk", "mean_stream", "mean_phi", "mean_g", "mean_ntk"):
         values = [np.asarray(getattr(level, name)) for level in levels]
-        limit[name] = neville([value[:: 2**i] if value.ndim else value for i, value in enumerate(values)], order=len(_LADDER) - 1)[0]
+        limit[name] = neville(
+            [value[:: 2**i] if value.ndim else value for i, value in enumerate(values)],
+            order=len(_LADDER) - 1,
+        )[0]
     limit |= {name: float(limit[name]) for name in ("ntk", "mean_ntk")}
     return Fluctuations(**limit, tau=levels[0].tau)

@@ -56,7 +56,9 @@ def _relu(q1, q2, c):
 
 def _erf(q1, q2, c):
     room = (1 + 2 * q1) * (1 + 2 * q2)
-    return (2 / math.pi) * torch.arcsin(2 * c / torch.sqrt(room)), (4 / math.pi) / torch.sqrt(room - 4 * c * c)
+    return (2 / math.pi) * torch.arcsin(2 * c / torch.sqrt(room)), (4 / math.pi) / torch.sqrt(
+        room - 4 * c * c
+    )
 
 
 def _linear(q1, q2, c):
@@ -75,7 +77,11 @@ def _gelu_value(q1, q2, c):
     both = angle / (2 * math.pi)
     square = (angle + rho * root) / (2 * math.pi)  # E[U^2 1 1] of the standardised pair
     cross = (root + angle * rho) / (2 * math.pi)  # E[U V 1 1]
-    quadratic = k11 * k21 * v1 * square + k12 * k22 * v2 * square + (k11 * k22 + k12 * k21) * torch.sqrt(v1 * v2) * cross
+    quadratic = (
+        k11 * k21 * v1 * square
+        + k12 * k22 * v2 * square
+        + (k11 * k22 + k12 * k21) * torch.sqrt(v1 * v2) * cross
+    )
     return residual * both + quadratic / (det * det)
 
 
@@ -101,7 +107,10 @@ def _panels(mean, sd, cuts, nodes):
     """Nodes and weights for E[.] over N(mean, sd^2), in panels between `cuts`, ascending and in units of sd from the mean; the last axis is the nodes."""
     unit, weight = _legendre(nodes)
     # in units of sd, so that sd -> 0 (two equal points) costs no digits
-    edges = [cut.clamp(-_REACH, _REACH).unsqueeze(-1) for cut in (torch.full_like(sd, -_REACH), *cuts, torch.full_like(sd, _REACH))]
+    edges = [
+        cut.clamp(-_REACH, _REACH).unsqueeze(-1)
+        for cut in (torch.full_like(sd, -_REACH), *cuts, torch.full_like(sd, _REACH))
+    ]
     points, weights = [], []
     for start, end in itertools.pairwise(edges):
         z = start + (end - start) * unit
@@ -130,7 +139,14 @@ def _quadrature(phi: Activation, q1, q2, c, *, nodes: int):
     return value, (weight_a * da * (weight_b * db).sum(-1)).sum(-1)
 
 
-def products(functions: Callable[[torch.Tensor], torch.Tensor], q1: torch.Tensor, q2: torch.Tensor, c: torch.Tensor, *, nodes: int = _NODES) -> torch.Tensor:
+def products(
+    functions: Callable[[torch.Tensor], torch.Tensor],
+    q1: torch.Tensor,
+    q2: torch.Tensor,
+    c: torch.Tensor,
+    *,
+    nodes: int = _NODES,
+) -> torch.Tensor:
     """E[F_i(a) F_j(b)] (n, k, k) of the k `functions` F, stacked in the first axis, for n pairs of variances `q1`, `q2` and covariance `c`.
 
     >>> one = torch.ones(1, dtype=torch.float64)
@@ -158,7 +174,10 @@ def pair(phi, q1: torch.Tensor, q2: torch.Tensor, c: torch.Tensor, *, nodes: int
         return CLOSED[phi.name](q1, q2, c)
     flat = [t.reshape(-1) for t in torch.broadcast_tensors(q1, q2, c)]
     chunk = max(1, 2_000_000 // (8 * nodes * nodes))
-    parts = [_quadrature(phi, *(t[i : i + chunk] for t in flat), nodes=nodes) for i in range(0, len(flat[0]), chunk)]
+    parts = [
+        _quadrature(phi, *(t[i : i + chunk] for t in flat), nodes=nodes)
+        for i in range(0, len(flat[0]), chunk)
+    ]
     shape = torch.broadcast_shapes(q1.shape, q2.shape, c.shape)
     return torch.cat([p[0] for p in parts]).reshape(shape), torch.cat([p[1] for p in parts]).reshape(shape)
 

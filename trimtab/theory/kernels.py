@@ -46,7 +46,17 @@ class Lazy:
         >>> lazy([[1.0]], depth=1, activation="linear").train([1.0], lr=0.1, steps=2)[:, 0].round(4).tolist()
         [0.0, 0.5, 0.75]
         """
-        task = problem(np.eye(len(self.ntk)), y, depth=1, activation="linear", lr=lr, steps=steps, loss=loss, momentum=momentum, batches=batches)
+        task = problem(
+            np.eye(len(self.ntk)),
+            y,
+            depth=1,
+            activation="linear",
+            lr=lr,
+            steps=steps,
+            loss=loss,
+            momentum=momentum,
+            batches=batches,
+        )
         gain = torch.from_numpy(self.ntk)
         f = torch.zeros(task.steps + 1, task.points, task.outputs, dtype=torch.float64)
         pull = torch.zeros(task.steps, task.points, task.outputs, dtype=torch.float64)
@@ -85,7 +95,11 @@ def _infinite(task: Problem) -> Lazy:
     def flow(_, state):
         h, exponent, _ = torch.from_numpy(state).reshape(3, points, points)
         value, slope = kernel(task.activation, h)
-        return torch.stack([strength * value, strength * slope, torch.exp(-exponent) * value]).numpy().reshape(-1)
+        return (
+            torch.stack([strength * value, strength * slope, torch.exp(-exponent) * value])
+            .numpy()
+            .reshape(-1)
+        )
 
     start = np.concatenate([gram.numpy().reshape(-1), np.zeros(2 * points * points)])
     path = solve_ivp(flow, (0.0, 1.0), start, method="DOP853", t_eval=_TAU, rtol=1e-10, atol=1e-12)
@@ -109,5 +123,7 @@ def lazy(x, *, depth, activation="relu", alpha=0.5, beta=1.0) -> Lazy:
     >>> float(lazy(x, depth=math.inf).ntk[0, 0].round(6)), round(1.25 * math.exp(0.5), 6)
     (2.060902, 2.060902)
     """
-    task = problem(x, [0.0] * len(x), depth=depth, activation=activation, lr=1.0, steps=1, alpha=alpha, beta=beta)
+    task = problem(
+        x, [0.0] * len(x), depth=depth, activation=activation, lr=1.0, steps=1, alpha=alpha, beta=beta
+    )
     return _infinite(task) if math.isinf(task.depth) else _finite(task)

@@ -99,7 +99,9 @@ def _array(name: str, value, problems: list[str]) -> np.ndarray | None:
         problems.append(f"{name}: must be real numbers in a rectangular array, got {_kind(value)}.")
         return None
     if not np.isfinite(array).all():
-        problems.append(f"{name}: must be finite, {int((~np.isfinite(array)).sum())} of {array.size} entries are not.")
+        problems.append(
+            f"{name}: must be finite, {int((~np.isfinite(array)).sum())} of {array.size} entries are not."
+        )
         return None
     return array
 
@@ -111,11 +113,15 @@ def _targets(y: np.ndarray, loss: str, problems: list[str]) -> tuple[np.ndarray,
         if single:
             labels = y.astype(int)
             if (labels != y).any() or (labels < 0).any() or labels.max(initial=0) < 1:
-                problems.append(f"y: softmax labels must be integers 0..C-1 with C >= 2, got {np.unique(y).tolist()}.")
+                problems.append(
+                    f"y: softmax labels must be integers 0..C-1 with C >= 2, got {np.unique(y).tolist()}."
+                )
                 return np.zeros((len(y), 2)), False
             return np.eye(labels.max() + 1)[labels], False
         if (y < 0).any() or not np.allclose(y.sum(1), 1):
-            problems.append("y: softmax targets (P, C) must be probabilities, rows >= 0 that sum to 1. Or pass labels (P,).")
+            problems.append(
+                "y: softmax targets (P, C) must be probabilities, rows >= 0 that sum to 1. Or pass labels (P,)."
+            )
         return y, False
     if loss == "logistic":
         if not (np.isin(y, (-1, 1)).all() or np.isin(y, (0, 1)).all()):
@@ -214,9 +220,13 @@ def problem(
     if rates is not None and rates.ndim == 0:
         rates = np.full(steps, float(rates))
     if rates is not None and rates.shape != (steps,):
-        problems.append(f"lr: must be one rate eta_0, or one per step: steps = {steps}, got shape {rates.shape}.")
+        problems.append(
+            f"lr: must be one rate eta_0, or one per step: steps = {steps}, got shape {rates.shape}."
+        )
     elif rates is not None and ((rates < 0).any() or not rates.any()):
-        problems.append(f"lr: rates eta_0 must be >= 0 and not all 0, got {float(rates.min()):g} to {float(rates.max()):g}.")
+        problems.append(
+            f"lr: rates eta_0 must be >= 0 and not all 0, got {float(rates.min()):g} to {float(rates.max()):g}."
+        )
     elif rates is not None and rates.max() * weight_decay > 2 * (1 + momentum):
         problems.append(
             f"lr: unstable whatever the data, lr * weight_decay = {rates.max() * weight_decay:g} must stay below"
@@ -230,7 +240,9 @@ def problem(
     weights = _batches(batches, steps, len(x), problems) if x is not None else None
     if problems:
         raise faults(f"{len(problems)} fault{'s'[: len(problems) > 1]} in the arguments", problems)
-    assert x is not None and y is not None and rates is not None and weights is not None  # or there is a fault
+    assert (
+        x is not None and y is not None and rates is not None and weights is not None
+    )  # or there is a fault
 
     a, d = memory(rates, momentum, weight_decay)
     tensor = torch.from_numpy

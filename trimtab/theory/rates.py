@@ -60,7 +60,9 @@ def parabola(at: np.ndarray, value: np.ndarray, error: np.ndarray) -> tuple[floa
     return float(centre), float(np.linalg.norm(moved))
 
 
-def sweep_rates(x, y, *, rates, refine: int = 4, solver: Callable[..., Trajectory] | None = None, **arguments) -> Rates:
+def sweep_rates(
+    x, y, *, rates, refine: int = 4, solver: Callable[..., Trajectory] | None = None, **arguments
+) -> Rates:
     r"""Solve training at each of `rates` (eta_0, at least three) and find the best rate and the edge of stability in the limit.
 
     `refine`: how many times the interval of the edge is halved in log2. `arguments`: those of `solve` except `lr`, one seed for all rates.
@@ -73,7 +75,9 @@ def sweep_rates(x, y, *, rates, refine: int = 4, solver: Callable[..., Trajector
     """
     lr = np.unique(np.asarray(rates, dtype=float))
     if len(lr) < 3 or not (lr > 0).all() or not np.isfinite(lr).all():
-        raise InputError(f"rates: needs at least three different positive rates, got {np.asarray(rates).tolist()}. Try 2.0 ** np.arange(-6, 3).")
+        raise InputError(
+            f"rates: needs at least three different positive rates, got {np.asarray(rates).tolist()}. Try 2.0 ** np.arange(-6, 3)."
+        )
     if "lr" in arguments:
         raise InputError(f"lr: is what is swept, pass rates={arguments['lr']!r} instead.")
     if solver is None and arguments.get("rtol") is not None:
@@ -82,11 +86,16 @@ def sweep_rates(x, y, *, rates, refine: int = 4, solver: Callable[..., Trajector
     def solved(several: list[float]) -> list[Trajectory]:
         if solver is not None:
             return [solver(x, y, lr=rate, **arguments) for rate in several]
-        return solve_rates(x, y, rates=several, **{name: value for name, value in arguments.items() if name != "rtol"})
+        return solve_rates(
+            x, y, rates=several, **{name: value for name, value in arguments.items() if name != "rtol"}
+        )
 
     runs = dict(zip(lr.tolist(), solved(lr.tolist()), strict=True))
     stable = np.array([_stable(runs[rate]) for rate in lr.tolist()])
-    loss, stderr = (np.stack([pick(runs[rate]) for rate in lr.tolist()]) for pick in (lambda r: r.loss, lambda r: r.stderr.loss))
+    loss, stderr = (
+        np.stack([pick(runs[rate]) for rate in lr.tolist()])
+        for pick in (lambda r: r.loss, lambda r: r.stderr.loss)
+    )
 
     first_bad = int(np.argmin(stable)) if not stable.all() else len(lr)
     low = lr[first_bad - 1] if first_bad else 0.0

@@ -66,7 +66,11 @@ class Trajectory:
             self.loss[self.diverged :] = math.inf
 
     def __repr__(self) -> str:
-        shapes = ", ".join(f"{field.name} {getattr(self, field.name).shape}" for field in fields(self) if isinstance(getattr(self, field.name), np.ndarray))
+        shapes = ", ".join(
+            f"{field.name} {getattr(self, field.name).shape}"
+            for field in fields(self)
+            if isinstance(getattr(self, field.name), np.ndarray)
+        )
         return f"Trajectory({shapes})"
 
 
@@ -91,7 +95,14 @@ def public_fields(task: Problem, f, phi, g) -> dict[str, np.ndarray | None]:
     loss = mean_loss(task.loss, train, task.y)
     if task.single:
         train, test = train[..., 0], test[..., 0]
-    found = {"f": train, "loss": loss, "phi": phi, "g": g, "ntk": tangent_kernel(phi, g, task), "f_test": test if task.tests else None}
+    found = {
+        "f": train,
+        "loss": loss,
+        "phi": phi,
+        "g": g,
+        "ntk": tangent_kernel(phi, g, task),
+        "f_test": test if task.tests else None,
+    }
     return {name: None if value is None else value.numpy() for name, value in found.items()}
 
 
