@@ -123,7 +123,7 @@ class Horizon:
                 normalising step.
             InputError: a beta or momentum that the rule would move out of its range.
         """
-        return self.of_family(_family(cls, hyper), hyper)
+        return self.of_family(known_family(cls, hyper), hyper)
 
     def of_family(self, family: Family, hyper: Mapping[str, Any]) -> HorizonFactors:
         """`factors` for an optimizer whose family is known already."""
@@ -197,7 +197,7 @@ class Horizon:
         >>> Horizon(batch=2).momentum(0.9), round(Horizon(batch=2).momentum(0.9, "Muon"), 4)
         (0.9, 0.8)
         """
-        return self.hyper(_family(cls, {}), {"momentum": momentum})["momentum"]
+        return self.hyper(known_family(cls, {}), {"momentum": momentum})["momentum"]
 
     def _power(self, powers: Powers) -> float:
         return powers.of(self.batch, self.tokens)
@@ -247,6 +247,11 @@ class Horizon:
     @property
     def notes(self) -> list[str]:
         """What to know before it is used: range, schedule, what is contested."""
+        return self.advice + self.disputes
+
+    @property
+    def advice(self) -> list[str]:
+        """The range of the rule, and the schedule."""
         notes: list[str] = []
         if self.critical is not None and self.batch > self.critical:
             notes.append(
@@ -259,16 +264,20 @@ class Horizon:
             )
         if self.steps != 1:
             notes.append(FRACTIONS.format(steps=self.steps))
-        for axis, ratio, disputes in self._disputes():
-            if ratio != 1 and disputes:
-                notes.append(f"rule {self.record.name} is contested over {axis}: {'; '.join(disputes)}.")
         return notes
 
-    def _disputes(self) -> list[tuple[str, float, tuple[str, ...]]]:
+    @property
+    def disputes(self) -> list[str]:
+        """Who says otherwise, over each axis that changes."""
         rule = self.record
-        return [
+        over = (
             ("batch", self.batch, rule.contested_over_batch),
             ("tokens", self.tokens, rule.contested_over_tokens),
+        )
+        return [
+            f"rule {rule.name} is contested over {axis}: {'; '.join(disputes)}."
+            for axis, ratio, disputes in over
+            if ratio != 1 and disputes
         ]
 
     def __str__(self) -> str:
@@ -324,7 +333,12 @@ def _positive(x: Any) -> bool:
     return isinstance(x, int | float) and not isinstance(x, bool) and 0 < x < math.inf
 
 
-def _family(cls: Any, hyper: Mapping[str, Any]) -> Family:
+def known_family(cls: Any, hyper: Mapping[str, Any]) -> Family:
+    """The family of an optimizer by its class or its name.
+
+    >>> known_family("AdamW", {}).decay
+    'decoupled'
+    """
     name = cls if isinstance(cls, str) else getattr(cls, "__name__", str(cls))
     family = family_of(name, hyper)
     if family is None:
