@@ -67,7 +67,7 @@ def test_muon_takes_the_hidden_matrices():
 
 def test_decay_is_a_choice():
     lr_wd = {
-        name: [x.lr * x.weight_decay for x in scale(width=16, decay=name).lines if x.role == "hidden"][0]
+        name: next(x.lr * x.weight_decay for x in scale(width=16, decay=name).lines if x.role == "hidden")
         for name in ("product", "root", "value")
     }
     assert lr_wd == {"product": 1.0, "root": 0.25, "value": 0.0625}

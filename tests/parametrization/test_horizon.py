@@ -5,6 +5,8 @@ import json
 import math
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import hypothesis.strategies as st
 import pytest
@@ -16,6 +18,7 @@ from trimtab.errors import InputError, OptimizerError
 from trimtab.parametrization.decay import DECAYS, Decay, as_decay, timescale
 from trimtab.parametrization.horizon import Horizon, HorizonFactors
 from trimtab.parametrization.horizon_rules import RULES, Powers, as_rule, rule_from
+from trimtab.parametrization.horizon_table import disputes_table, rules_table
 from trimtab.parametrization.multipliers import Multipliers, read_roles, to_dict
 from trimtab.parametrization.rules import FAMILIES
 
@@ -400,3 +403,12 @@ def test_no_torch_is_loaded():
 
 def test_powers_print():
     assert str(Powers(1, -1)) == "b d^-1" and str(Powers(tokens=0.307)) == "d^0.307"
+
+
+def test_the_page_has_the_tables_of_the_records():
+    page = (Path(__file__).parents[2] / "docs" / "horizon.md").read_text()
+    assert rules_table() in page and disputes_table() in page
+    own = page.split("```toml\n")[1].split("```")[0]
+    assert rule_from(tomllib.loads(own)).adam.lr == Powers(0.5, -0.31)
+    for name in DECAYS:
+        assert f"| `{name}` |" in page
