@@ -214,7 +214,7 @@ class Setup:
             return batch  # the zoo's data is made like this
         move = lambda v: (
             v.to(self.config.device, dtype if v.is_floating_point() else None) if isinstance(v, Tensor) else v
-        )  # noqa: E731
+        )
         if isinstance(batch, dict):
             return {k: move(v) for k, v in batch.items()}
         inputs, target = batch
