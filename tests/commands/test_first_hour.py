@@ -18,10 +18,12 @@ from sweeps_made import Made, made
 
 import trimtab
 from trimtab import cli, files
-from trimtab.commands import transfer as transferring
-from trimtab.commands.sweep import EXAMPLE, counted
+from trimtab.commands import transfer_tables
+from trimtab.commands.new import EXAMPLE
+from trimtab.commands.status import count
 from trimtab.data.opening import open_data
 from trimtab.errors import InputError
+from trimtab.optima import sources
 from trimtab.optima.lines import default_scheme
 from trimtab.reporting.page import gathered
 from trimtab.runs import fleet, training, user_code
@@ -170,7 +172,7 @@ def test_command_page_and_function_agree_on_the_scheme(monkeypatch, capsys):
     assert trimtab.transfer(source).verdict == "transfers"  # sp drifts
     page = gathered(source)
     assert page["lead"] == "completep" and page["verdict"] == "transfers"
-    monkeypatch.setattr(transferring, "opened", lambda path: source)
+    monkeypatch.setattr(sources, "opened", lambda path: source)
     assert cli.main(["transfer", "x.db", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["scheme"] == "completep" and set(said["transfers"]["depth"]) == {
@@ -316,10 +318,10 @@ def test_status_calls_cells_of_the_dead_interrupted(tmp_path, capsys):
         "elsewhere/1/1/x/1": (1, 0),
     }
     for i, (owner, wanted) in enumerate(cases.items()):
-        counts = counted(half_done(tmp_path / f"{i}.db", owner))
+        counts = count(half_done(tmp_path / f"{i}.db", owner))
         assert (counts["running"], counts["interrupted"]) == wanted, owner
     late = half_done(tmp_path / "late.db", "elsewhere/1/1/x/1", lease=-1.0)
-    assert counted(late)["interrupted"] == 1
+    assert count(late)["interrupted"] == 1
     assert cli.main(["status", str(tmp_path / "0.db")]) == 3
     said = capsys.readouterr().out
     assert "0 running, 1 interrupted, 2 waiting" in said and "goes on with them" in said
@@ -340,7 +342,7 @@ def test_status_counts_what_transfer_says_does_not_train(tmp_path, capsys):
     t = trimtab.transfer(pd.DataFrame(rows))
     assert (
         trimtab.optima.wording.regret(t.regret.iloc[1])
-        == transferring._regret(t.regret.iloc[1])
+        == transfer_tables._regret(t.regret.iloc[1])
         == "does not train"
     )
 
@@ -441,7 +443,7 @@ def test_with_torch_alone_every_command_says_what_to_install(kind, tmp_path):
 
 
 NEEDS = {
-    "rich": ["status", "a.db"],
+    "rich": ["transfer", "a.db"],
     "pandas": ["transfer", "a.db"],
     "scipy": ["check", "own.py:build", "--base-width", "8", "--base-depth", "1"],
     "pydantic": ["train", "run.toml"],

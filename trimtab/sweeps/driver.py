@@ -19,12 +19,10 @@ import os
 import queue
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -35,6 +33,7 @@ from trimtab.runs.config import VERSION, RunConfig
 from trimtab.runs.user_code import sources
 from trimtab.sweeps import grid
 from trimtab.sweeps.grid import SweepConfig
+from trimtab.sweeps.owners import alive, new_owner
 from trimtab.sweeps.repair import mended
 from trimtab.sweeps.store import Store, StoreError
 from trimtab.sweeps.worker import DISK, folder_of
@@ -119,7 +118,7 @@ class Driver:
             progress,
         )
         self.begun = time.monotonic()
-        self.mark = f"{socket.gethostname()}/{os.getpid()}/{_born(os.getpid())}/{uuid.uuid4().hex[:8]}"
+        self.mark = new_owner()
         self.said: list[str] = []
         self.opened: Store | None = None
         self.alive: dict[str, int] = {}
@@ -288,8 +287,7 @@ class Driver:
     def _take_back(self) -> None:
         """Release the claims of drivers of this host that are gone."""
         for owner in self.store.owners():
-            host, pid, born, *_ = [*owner.split("/"), "", "", ""]
-            if host == socket.gethostname() and pid.isdigit() and _born(int(pid)) != born:
+            if not alive(owner):
                 self.store.release(owner, crashed=True)
 
     # -- workers -----------------------------------------------------------------------------------------------------------
@@ -511,24 +509,6 @@ def _command() -> str:
     return " ".join(["trimtab" if name in ("cli.py", "trimtab", "__main__.py") else name, *sys.argv[1:]])[
         :500
     ]
-
-
-def _born(pid: int) -> str:
-    """When a process began, in the kernel's ticks: a process number that was given out again is another process."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return "" if not _exists(pid) else "?"
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _kill(pid: int) -> None:

@@ -302,6 +302,16 @@ class Store:
             )
         ]
 
+    def claims(self) -> list[tuple[str, float | None, int]]:
+        """(owner, when its lease is over in seconds since 1970, how many cells it holds) of every claim."""
+        query = "SELECT coalesce(owner, ''), lease, count(*) FROM cells WHERE state = 'running' GROUP BY owner, lease"
+        return self._read(query)
+
+    def collapsed(self) -> int:
+        """How many finished cells ended no better than they began."""
+        query = "SELECT count(*) FROM cells WHERE state = 'done' AND json_extract(result, '$.collapsed') = 1"
+        return self._read(query)[0][0]
+
     def finish(
         self,
         claim: Claim,
