@@ -13,10 +13,11 @@ A command is a file of `trimtab.commands`. None loads torch, pandas or rich befo
     trimtab status   sweep.db
     trimtab transfer sweep.db                   does the best rate stay where it is?
     trimtab report   sweep.db -o report.html    the same as one offline page
-    trimtab limit    --width 64,128,256 --depth 4,8,inf -o limit.html    finite networks beside the infinite one
+    trimtab limit    --width 64,128,256 --depth 4,8,inf -o limit.html    finite networks beside the infinite
+    one
 
-Exit codes: 0 good; 1 the verdict is no; 2 the input is wrong (all faults at once, no traceback); 3 cannot tell;
-4 finished but some cells failed; 130 interrupted and resumable.
+Exit codes: 0 good; 1 the verdict is no; 2 the input is wrong (all faults at once, no traceback); 3 cannot
+tell; 4 finished but some cells failed; 130 interrupted and resumable.
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ def test_train_says_how_many_test_examples_it_looked_at(tmp_path, capsys):
     assert "(48 test examples)" in capsys.readouterr().out
 
 
-# -- the verdict ---------------------------------------------------------------------------------------------
+# -- the verdict --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,8 @@ class Block(nn.Module):
         return x + self.linear(x.relu())
 
 def build(width, depth):
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, width), *(Block(width) for _ in range(depth)), nn.Linear(width, 10))
+    blocks = (Block(width) for _ in range(depth))
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, width), *blocks, nn.Linear(width, 10))
 """
 
 
@@ -272,7 +273,7 @@ def test_the_suggested_sweep_runs_and_runs_nothing_twice(tmp_path, monkeypatch, 
     assert "would run every cell anew" in capsys.readouterr().err and not (tmp_path / "third.toml").exists()
 
 
-# -- the command ---------------------------------------------------------------------------------------------
+# -- the command --------------------------------------------------------------------------------------------
 
 
 def trimtab_command(*argv, block=(), **options):
@@ -480,7 +481,7 @@ def test_one_missing_package_is_named(package, tmp_path):
     ), said
 
 
-# -- the example ---------------------------------------------------------------------------------------------
+# -- the example --------------------------------------------------------------------------------------------
 
 
 def keys(text):
@@ -525,7 +526,7 @@ def test_the_example_runs_as_it_is_written(tmp_path, capsys):
     assert cli.main(["transfer", str(tmp_path / "sweep.db")]) == 0
 
 
-# -- the page ------------------------------------------------------------------------------------------------
+# -- the page -----------------------------------------------------------------------------------------------
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 LAID_OUT = """() => {

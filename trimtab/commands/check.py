@@ -21,7 +21,8 @@ TIMES = (1, 2, 4, 8)
 
 @dataclasses.dataclass
 class Check:
-    """Coordinate check: do hyperparameters transfer over width and depth? Exit code 0 PASS, 1 FAIL, 3 INCONCLUSIVE."""
+    """Coordinate check: do hyperparameters transfer over width and depth? Exit code 0 PASS, 1 FAIL, 3
+    INCONCLUSIVE."""
 
     build: Positional[str]
     """Your `build(width, depth) -> nn.Module`, as pkg.mod:function or file.py:function. Its module may have
@@ -35,17 +36,19 @@ class Check:
     depths: tuple[int, ...] = ()
     """Depths to measure. Default: the base's times 1, 2, 4, 8."""
     data: Text = None
-    """Your `data(split, seed, step)`, which returns (inputs, target) or a dict, if not `data` beside build. As in a sweep;
-    the Python function's `data(step)` is taken too."""
+    """Your `data(split, seed, step)`, which returns (inputs, target) or a dict, if not `data` beside build.
+    As in a sweep; the Python function's `data(step)` is taken too."""
     loss: Text = None
-    """Your `loss(output, batch)`, if not `loss` beside build, nor cross-entropy. As in a sweep; beside `data(step)` it is
-    `loss(output, target)`."""
+    """Your `loss(output, batch)`, if not `loss` beside build, nor cross-entropy. As in a sweep; beside
+    `data(step)` it is `loss(output, target)`."""
     scheme: str = "depth-mup"
     """sp, ntk, mup, depth-mup or completep."""
     optimizer: str = "AdamW"
-    """Class in torch.optim; or your own set-up `(model, width, depth) -> optimizer` as pkg.mod:function, measured as it is against --expect."""
+    """Class in torch.optim; or your own set-up `(model, width, depth) -> optimizer` as pkg.mod:function,
+    measured as it is against --expect."""
     expect: Text = None
-    """With an optimizer of your own: the scheme whose predictions it is measured against (default depth-mup)."""
+    """With an optimizer of your own: the scheme whose predictions it is measured against (default
+    depth-mup)."""
     lr: float = 1e-3
     """Base learning rate."""
     weight_decay: Number = None
@@ -101,7 +104,8 @@ class Check:
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """The options of `trimtab check`, loaded and found right; `note` says what was made up for want of data."""
+    """The options of `trimtab check`, loaded and found right; `note` says what was made up for want of
+    data."""
 
     build: Any
     batches: Callable[[int], Any]

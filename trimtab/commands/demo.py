@@ -25,7 +25,8 @@ WIDTHS, DEPTHS = [64, 128, 256, 512], [2, 4, 8, 16]
 
 @dataclasses.dataclass
 class Demo:
-    """The headline in about a minute, offline, on embedded real data: does the best rate stay when the network grows?"""
+    """The headline in about a minute, offline, on embedded real data: does the best rate stay when the
+    network grows?"""
 
     out: str = "trimtab-demo"
     """Folder for demo.db and report.html. The same command again goes on where it was."""

@@ -1,4 +1,5 @@
-"""How far a sweep is: live in a terminal, a line a minute elsewhere. `trimtab sweep` and `trimtab demo` show it."""
+"""How far a sweep is: live in a terminal, a line a minute elsewhere. `trimtab sweep` and `trimtab demo` show
+it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""`trimtab doctor`: what a sweep stands on, tried out: versions, devices, threads, and the folder's file system.
+"""`trimtab doctor`: what a sweep stands on, tried out: versions, devices, threads, and the folder's file
+system.
 
-A store needs three things of a file system, and network folders do not always keep them: a lock that excludes a second
-process, an fsync that returns, a rename that replaces.
+A store needs three things of a file system, and network folders do not always keep them: a lock that excludes
+a second process, an fsync that returns, a rename that replaces.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from pathlib import Path
 from trimtab.commands.options import Positional
 from trimtab.errors import InputError
 
-LOCK = "import sqlite3, sys\ntry:\n    sqlite3.connect(sys.argv[1], timeout=0.2, isolation_level=None).execute('BEGIN IMMEDIATE')\nexcept sqlite3.OperationalError:\n    sys.exit(7)\n"
+LOCK = (
+    "import sqlite3, sys\ntry:\n    sqlite3.connect(sys.argv[1], timeout=0.2, "
+    "isolation_level=None).execute('BEGIN IMMEDIATE')\nexcept sqlite3.OperationalError:\n    sys.exit(7)\n"
+)
 
 
 @dataclasses.dataclass
@@ -47,7 +51,8 @@ class Doctor:
         ]
         print(f"  devices    {', '.join(devices)}")
         print(
-            f"  threads    {os.cpu_count()} cores, torch uses {torch.get_num_threads()}; a sweep's workers use one each"
+            f"  threads    {os.cpu_count()} cores, torch uses {torch.get_num_threads()}; a sweep's workers "
+            "use one each"
         )
         print(f"  data       TRIMTAB_DATA={os.environ.get('TRIMTAB_DATA') or '(not set)'}")
         print(f"  free       {shutil.disk_usage(folder).free / 1e9:.1f} GB in {folder.resolve()}")

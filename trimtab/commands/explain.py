@@ -38,9 +38,11 @@ class Explain:
     base_depth: int
     """Its depth."""
     build: Positional[Text] = None
-    """Your `build(width, depth) -> nn.Module`, as pkg.mod:function or file.py:function. Its module may have an `example()`."""
+    """Your `build(width, depth) -> nn.Module`, as pkg.mod:function or file.py:function. Its module may have
+    an `example()`."""
     hf: Text = None
-    """Instead of build: a model type of transformers (gpt2, llama, vit, ...), from its configuration, offline."""
+    """Instead of build: a model type of transformers (gpt2, llama, vit, ...), from its configuration,
+    offline."""
     scheme: str = "depth-mup"
     """sp, ntk, mup, depth-mup or completep."""
     optimizer: str = "AdamW"
@@ -140,7 +142,8 @@ def _lines(p: Parametrization, cls: Any) -> list[str]:
         branches = [b for b in p.branches if b.stack == stack]
         kinds = ", ".join(f"{n} {kind}" for kind, n in Counter(b.kind for b in branches).items())
         lines.append(
-            f"  {stack}: {len(branches)} residual branches ({kinds}); the first ends in {', '.join(branches[0].tail) or 'nothing that folds'}: scaling that scales the branch"
+            f"  {stack}: {len(branches)} residual branches ({kinds}); the first ends in "
+            f"{', '.join(branches[0].tail) or 'nothing that folds'}: scaling that scales the branch"
         )
     if not p.branches:
         lines.append(

@@ -23,15 +23,18 @@ if TYPE_CHECKING:
 
 EXIT = {"converges": 0, "contradicts": 1, "cannot tell": 3}
 TEXT = (
-    "Networks of every width and depth were trained beside the solved dynamical mean field theory. Mean output: how far the mean over networks is from the limit, over the whole"
-    " trajectory. Scatter: how far one network is from their mean. Mean loss: after the last step. All relative to the limit; infinite widths are compared with infinite depth."
+    "Networks of every width and depth were trained beside the solved dynamical mean field theory. Mean "
+    "output: how far the mean over networks is from the limit, over the whole"
+    " trajectory. Scatter: how far one network is from their mean. Mean loss: after the last step. All "
+    "relative to the limit; infinite widths are compared with infinite depth."
 )
 PAGE = {"converges": "transfers", "contradicts": "drifts", "cannot tell": "cannot tell"}
 
 
 @dataclasses.dataclass
 class Limit:
-    """Finite networks against the infinite one: how far off, how fast that falls, how large is large enough. Exit code 0 as the theory says, 1 not, 3 cannot tell."""
+    """Finite networks against the infinite one: how far off, how fast that falls, how large is large enough.
+    Exit code 0 as the theory says, 1 not, 3 cannot tell."""
 
     width: str = "32,64,128,256"
     """Widths of the networks, comma-separated."""
@@ -134,7 +137,8 @@ def validate(options: Limit) -> Question:
 
 
 def measure(options: Limit, asked: Question) -> Answer:
-    """Train the networks and solve the limit, with a progress bar; the best rate too where rates were given."""
+    """Train the networks and solve the limit, with a progress bar; the best rate too where rates were
+    given."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -1,4 +1,5 @@
-"""A limit in the terminal and on the page: how fast errors fall, how far each size is off, where the best rate lies."""
+"""A limit in the terminal and on the page: how fast errors fall, how far each size is off, where the best
+rate lies."""
 
 from __future__ import annotations
 
@@ -66,11 +67,20 @@ def _rates(found: Limit) -> dict[str, Any]:
 
 def _sizes(found: Limit) -> dict[str, Any]:
     columns = ["width", "depth", "mean output, %", "scatter, %", "loss", "mean loss, %", "networks"]
-    rows = [
-        [_number(r["width"], "g"), f"{r['depth']:g}", _percent(r["error"], r["stderr"]), "-" if math.isinf(r["width"]) else _percent(r["fluctuation"], r["fluctuation_stderr"]),
-         _number(r["loss"]), _percent(r["loss_error"], r["loss_stderr"]), "theory" if math.isinf(r["width"]) else f"{r['networks']:g}"]
-        for r in found.rows
-    ]  # fmt: skip
+    rows = []
+    for r in found.rows:
+        theory = math.isinf(r["width"])
+        rows.append(
+            [
+                _number(r["width"], "g"),
+                f"{r['depth']:g}",
+                _percent(r["error"], r["stderr"]),
+                "-" if theory else _percent(r["fluctuation"], r["fluctuation_stderr"]),
+                _number(r["loss"]),
+                _percent(r["loss_error"], r["loss_stderr"]),
+                "theory" if theory else f"{r['networks']:g}",
+            ]
+        )
     return {"columns": columns, "rows": rows}
 
 

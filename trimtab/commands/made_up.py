@@ -1,4 +1,5 @@
-"""A batch for a check without data: random inputs and random targets, shaped by the model, the same at every step."""
+"""A batch for a check without data: random inputs and random targets, shaped by the model, the same at every
+step."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ WANTED = "data(step), which returns (inputs, target) or a dict,"
 
 
 class MadeUp(NamedTuple):
-    """Data that was made up: one batch at every step, the loss that goes with it, and what they are, in words."""
+    """Data that was made up: one batch at every step, the loss that goes with it, and what they are, in
+    words."""
 
     data: Callable[[int], Any]
     loss: Any
@@ -32,7 +34,8 @@ def make_up(name: str, build: Any, loss: Any, base: tuple[int, int], widest: int
 
     Args:
         name: the build as the user wrote it, for the message. loss: the user's own, or None.
-        base: (width, depth). widest: width of the widest model measured, which tells widths from data dimensions.
+        base: (width, depth). widest: width of the widest model measured, which tells widths from data
+            dimensions.
     """
     small, wide = built(build, *base), built(build, widest, base[1])
     found = infer(small, wide, batch=BATCH)
@@ -44,7 +47,10 @@ def make_up(name: str, build: Any, loss: Any, base: tuple[int, int], widest: int
     with untouched(small, training=False):
         output = output_of(small(*args, **kwargs))
     target, chosen, words = _target(output, loss)
-    said = f"there is no data: inputs were inferred ({found.words}), targets are {words}, one batch at every step; "
+    said = (
+        f"there is no data: inputs were inferred ({found.words}), targets are {words}, one batch at every "
+        "step; "
+    )
     batch = (found.example, target)
     return MadeUp(lambda step: batch, chosen, said + "pass --data file.py:function to choose")
 

@@ -1,7 +1,8 @@
 """Types of the commands' options: what `trimtab <command> --help` shows of each.
 
-A command's options are a dataclass, from which tyro makes the arguments. Its annotations are text until tyro reads
-them, so every command module can be imported with torch alone installed; `trimtab.cli` then says what is missing.
+A command's options are a dataclass, from which tyro makes the arguments. Its annotations are text until tyro
+reads them, so every command module can be imported with torch alone installed; `trimtab.cli` then says what
+is missing.
 """
 
 from __future__ import annotations

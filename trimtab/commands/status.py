@@ -1,4 +1,5 @@
-"""`trimtab status`: how far a sweep is, and what failed. The words that `trimtab sweep` ends with are made here too."""
+"""`trimtab status`: how far a sweep is, and what failed. The words that `trimtab sweep` ends with are made
+here too."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ def _lines(store: Store, counts: Mapping[str, int], best: tuple[float, dict[str,
         lines.append("interrupted: nothing runs these cells now; the same trimtab sweep goes on with them.")
     if counts["collapsed"]:
         lines.append(
-            "collapsed: the loss ended no lower than it began; trimtab transfer counts these with the diverged."
+            "collapsed: the loss ended no lower than it began; trimtab transfer counts these with the "
+            "diverged."
         )
     if best is not None:
         lines.append(f"best so far: loss {best[0]:.4g} at {run_name(best[1])}")
@@ -66,7 +68,8 @@ def describe(counts: Mapping[str, int], path: Path) -> str:
 
     >>> describe({"waiting": 0, "running": 0, "done": 7, "diverged": 1, "failed": 0}, Path("a.db"))
     'all 8 cells finished: 7 done, 1 diverged, 0 failed (a.db)'
-    >>> counts = {"waiting": 1, "running": 0, "interrupted": 2, "done": 7, "collapsed": 3, "diverged": 0, "failed": 0}
+    >>> counts = {"waiting": 1, "running": 0, "interrupted": 2, "done": 7, "collapsed": 3}
+    >>> counts |= {"diverged": 0, "failed": 0}
     >>> print(describe(counts, Path("a.db")).replace(": ", ":\\n"))
     7 of 10 cells finished, 0 running, 2 interrupted, 1 waiting:
     7 done (3 of them collapsed), 0 diverged, 0 failed (a.db)
@@ -85,9 +88,9 @@ def describe(counts: Mapping[str, int], path: Path) -> str:
 def count(store: Store, now: float | None = None) -> dict[str, int]:
     """How many of a store's cells are in each state now.
 
-    "running" are cells that someone runs; those whose owner is gone or whose lease is over are "interrupted": the
-    next `trimtab sweep` takes them. "collapsed" are those of "done" that ended no better than they began. With
-    "diverged" they are what does not train, which is how `trimtab transfer` counts.
+    "running" are cells that someone runs; those whose owner is gone or whose lease is over are "interrupted":
+    the next `trimtab sweep` takes them. "collapsed" are those of "done" that ended no better than they began.
+    With "diverged" they are what does not train, which is how `trimtab transfer` counts.
     """
     from trimtab.sweeps.owners import alive
 

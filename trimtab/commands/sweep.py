@@ -45,7 +45,8 @@ class Sweep:
         print(describe(count(store), outcome.store))
         for cell, error in store.errors(1):
             print(
-                f"the first failure, cell {cell}: {last_line(error)}\n  trimtab status {outcome.store} shows more; "
+                f"the first failure, cell {cell}: {last_line(error)}\n  trimtab status {outcome.store} shows "
+                "more; "
                 f"trimtab retry {outcome.store} --failed runs them again"
             )
         return outcome.exit_code

@@ -120,7 +120,10 @@ def summary(result: RunResult) -> str:
             else "diverged at once: the first loss was not finite"
         )
     elif result.collapsed:
-        first = f"collapsed: the loss went from {result.initial_loss:.4g} to {result.train_loss:.4g}, so nothing was learned"
+        first = (
+            f"collapsed: the loss went from {result.initial_loss:.4g} to {result.train_loss:.4g}, so "
+            "nothing was learned"
+        )
     else:
         first = f"loss {result.initial_loss:.4g} -> {result.train_loss:.4g} (mean of the last tenth)"
     if result.test_loss is not None:

@@ -21,7 +21,8 @@ EXIT = {"transfers": 0, "drifts": 1, "cannot tell": 3}
 
 @dataclasses.dataclass
 class Transfer:
-    """Does the optimum stay where it is as the network grows? Optima with intervals, drift, regret, verdict."""
+    """Does the optimum stay where it is as the network grows? Optima with intervals, drift, regret,
+    verdict."""
 
     store: Positional[str]
     """The file that `trimtab sweep` wrote."""

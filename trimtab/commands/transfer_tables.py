@@ -34,7 +34,8 @@ def details(every: Mapping[str, Mapping[str, Transfer]], mine: Mapping[str, Tran
         if lead.cost.ratio == lead.cost.ratio:
             parts.append(
                 Text(
-                    f"- Tuning at {over} {lead.base:g} saves: the same runs at {over} {lead.optima[over].max():g} take {number(lead.cost.ratio)} times the FLOPs.",
+                    f"- Tuning at {over} {lead.base:g} saves: the same runs at {over} "
+                    f"{lead.optima[over].max():g} take {number(lead.cost.ratio)} times the FLOPs.",
                     style="dim",
                 )
             )
