@@ -1,9 +1,12 @@
-"""A fleet of runs against the same runs one by one in plain PyTorch, and the loop against a bare one; ratios in one run.
+"""A fleet of runs against the same runs one by one in plain PyTorch, and the loop against a bare one; ratios
+in one run.
 
     python benchmarks/fleet.py
-    python benchmarks/fleet.py --rule       16 runs one by one over a fleet of 16, by size: where the rule of `trimtab.slots` comes from
+    python benchmarks/fleet.py --rule       16 runs one by one over a fleet of 16, by size: where the rule of
+    `trimtab.slots` comes from
 
-Interleaved, one thread, the best of several rounds of each side, since other load on a machine only ever adds time.
+Interleaved, one thread, the best of several rounds of each side, since other load on a machine only ever adds
+time.
 """
 
 from __future__ import annotations
@@ -106,7 +109,8 @@ def rule() -> None:
         r, _, _ = ratio(*stepping(config), 10)
         numbers = sum(p.numel() for p in made.sample.parameters())
         print(
-            f"{model:7s} width {width:4d} depth {depth:3d} {options!s:28s} {numbers:8d} parameters {made.flops:9.2e} flops {16 * r:5.2f} x"
+            f"{model:7s} width {width:4d} depth {depth:3d} {options!s:28s} {numbers:8d} parameters "
+            f"{made.flops:9.2e} flops {16 * r:5.2f} x"
         )
 
 
@@ -120,7 +124,8 @@ def main() -> None:
         config = mlp.changed(width=width)
         r, a, b = ratio(plain(config, 10), ours(config, 10, True), 15)
         print(
-            f"  width {width:4d}: {r:5.2f} x   (wanted {wanted})   {a / 120:.3f} ms a step one by one, {b / 120:.3f} ms together"
+            f"  width {width:4d}: {r:5.2f} x   (wanted {wanted})   {a / 120:.3f} ms a step one by one, "
+            f"{b / 120:.3f} ms together"
         )
     print("automatic choice: plain PyTorch one by one / trimtab")
     others = {

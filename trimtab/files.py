@@ -1,4 +1,5 @@
-"""Where a file named in a configuration is looked for: the configuration's own folder, then the working folder.
+"""Where a file named in a configuration is looked for: the configuration's own folder, then the working
+folder.
 
 Two files of one name with different contents are refused: which one was meant is ambiguous.
 """
@@ -37,7 +38,8 @@ def found_at(name: str | Path) -> Path | None:
     for other in found[1:]:
         if not _same(found[0], other):
             raise InputError(
-                f"{name} is ambiguous: {found[0]} (beside the configuration) and {other} (in the working folder) "
+                f"{name} is ambiguous: {found[0]} (beside the configuration) and {other} (in the working "
+                "folder) "
                 "differ. Remove one of them, or write the path of the one you mean in full."
             )
     return found[0] if found else None

@@ -18,10 +18,12 @@ from sweeps_made import Made, made
 
 import trimtab
 from trimtab import cli, files
-from trimtab.commands import transfer as transferring
-from trimtab.commands.sweep import EXAMPLE, counted
+from trimtab.commands import transfer_tables
+from trimtab.commands.new import EXAMPLE
+from trimtab.commands.status import count
 from trimtab.data.opening import open_data
 from trimtab.errors import InputError
+from trimtab.optima import sources
 from trimtab.optima.lines import default_scheme
 from trimtab.reporting.page import gathered
 from trimtab.runs import fleet, training, user_code
@@ -146,7 +148,7 @@ def test_train_says_how_many_test_examples_it_looked_at(tmp_path, capsys):
     assert "(48 test examples)" in capsys.readouterr().out
 
 
-# -- the verdict ---------------------------------------------------------------------------------------------
+# -- the verdict --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -170,7 +172,7 @@ def test_command_page_and_function_agree_on_the_scheme(monkeypatch, capsys):
     assert trimtab.transfer(source).verdict == "transfers"  # sp drifts
     page = gathered(source)
     assert page["lead"] == "completep" and page["verdict"] == "transfers"
-    monkeypatch.setattr(transferring, "opened", lambda path: source)
+    monkeypatch.setattr(sources, "opened", lambda path: source)
     assert cli.main(["transfer", "x.db", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["scheme"] == "completep" and set(said["transfers"]["depth"]) == {
@@ -236,7 +238,8 @@ class Block(nn.Module):
         return x + self.linear(x.relu())
 
 def build(width, depth):
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, width), *(Block(width) for _ in range(depth)), nn.Linear(width, 10))
+    blocks = (Block(width) for _ in range(depth))
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, width), *blocks, nn.Linear(width, 10))
 """
 
 
@@ -270,7 +273,7 @@ def test_the_suggested_sweep_runs_and_runs_nothing_twice(tmp_path, monkeypatch, 
     assert "would run every cell anew" in capsys.readouterr().err and not (tmp_path / "third.toml").exists()
 
 
-# -- the command ---------------------------------------------------------------------------------------------
+# -- the command --------------------------------------------------------------------------------------------
 
 
 def trimtab_command(*argv, block=(), **options):
@@ -316,10 +319,10 @@ def test_status_calls_cells_of_the_dead_interrupted(tmp_path, capsys):
         "elsewhere/1/1/x/1": (1, 0),
     }
     for i, (owner, wanted) in enumerate(cases.items()):
-        counts = counted(half_done(tmp_path / f"{i}.db", owner))
+        counts = count(half_done(tmp_path / f"{i}.db", owner))
         assert (counts["running"], counts["interrupted"]) == wanted, owner
     late = half_done(tmp_path / "late.db", "elsewhere/1/1/x/1", lease=-1.0)
-    assert counted(late)["interrupted"] == 1
+    assert count(late)["interrupted"] == 1
     assert cli.main(["status", str(tmp_path / "0.db")]) == 3
     said = capsys.readouterr().out
     assert "0 running, 1 interrupted, 2 waiting" in said and "goes on with them" in said
@@ -340,7 +343,7 @@ def test_status_counts_what_transfer_says_does_not_train(tmp_path, capsys):
     t = trimtab.transfer(pd.DataFrame(rows))
     assert (
         trimtab.optima.wording.regret(t.regret.iloc[1])
-        == transferring._regret(t.regret.iloc[1])
+        == transfer_tables._regret(t.regret.iloc[1])
         == "does not train"
     )
 
@@ -441,7 +444,7 @@ def test_with_torch_alone_every_command_says_what_to_install(kind, tmp_path):
 
 
 NEEDS = {
-    "rich": ["status", "a.db"],
+    "rich": ["transfer", "a.db"],
     "pandas": ["transfer", "a.db"],
     "scipy": ["check", "own.py:build", "--base-width", "8", "--base-depth", "1"],
     "pydantic": ["train", "run.toml"],
@@ -478,7 +481,7 @@ def test_one_missing_package_is_named(package, tmp_path):
     ), said
 
 
-# -- the example ---------------------------------------------------------------------------------------------
+# -- the example --------------------------------------------------------------------------------------------
 
 
 def keys(text):
@@ -523,7 +526,7 @@ def test_the_example_runs_as_it_is_written(tmp_path, capsys):
     assert cli.main(["transfer", str(tmp_path / "sweep.db")]) == 0
 
 
-# -- the page ------------------------------------------------------------------------------------------------
+# -- the page -----------------------------------------------------------------------------------------------
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 LAID_OUT = """() => {

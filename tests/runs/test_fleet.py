@@ -14,7 +14,8 @@ torch.set_num_threads(1)
 pytestmark = pytest.mark.timeout(900)  # a starved machine is no fault
 BASE = RunConfig(width=32, depth=6, base=(32, 3), lr=0.05, steps=100, model_options={"branch_scale": 3**-0.5})
 RATES = [0.01, 0.02, 0.05, 0.1]
-# Rates at which one run is not chaotic itself: a BatchNorm ResNet at ten times these, moved by one bit at the start, is 4e-1 from
+# Rates at which one run is not chaotic itself: a BatchNorm ResNet at ten times these, moved by one bit at the
+# start, is 4e-1 from
 # itself after 100 steps in float32, and no reordering of sums can be closer than that.
 KINDS = {
     "sgd": dict(),
@@ -136,8 +137,10 @@ def test_a_model_vmap_cannot_take_runs_one_by_one(tmp_path):
     file.write_text(
         "from torch import nn\n"
         "class Asking(nn.Module):\n"
-        "    def __init__(self, width):\n        super().__init__()\n        self.a, self.b = nn.Linear(64, width), nn.Linear(width, 10)\n"
-        "    def forward(self, x):\n        h = self.a(x.flatten(1)).relu()\n        return self.b(h / h.norm().item())\n"
+        "    def __init__(self, width):\n        super().__init__()\n        self.a, self.b = nn.Linear(64, "
+        "width), nn.Linear(width, 10)\n"
+        "    def forward(self, x):\n        h = self.a(x.flatten(1)).relu()\n        return self.b(h / "
+        "h.norm().item())\n"
         "def build(width, depth):\n    return Asking(width)\n"
     )
     choice = choose(RunConfig(model=f"{file}:build", width=16, depth=1, lr=0.1, steps=20))

@@ -1,4 +1,5 @@
-"""Published models follow their data: vocabulary, classes, channels, image size; what is given explicitly wins."""
+"""Published models follow their data: vocabulary, classes, channels, image size; what is given explicitly
+wins."""
 
 import os
 

@@ -1,4 +1,5 @@
-"""One run: deterministic, resumable bit for bit, equal to plain torch at base size, honest about divergence."""
+"""One run: deterministic, resumable bit for bit, equal to plain torch at base size, honest about
+divergence."""
 
 import json
 import math
@@ -82,7 +83,8 @@ def test_at_base_it_is_plain_torch():
 def test_dropout_is_a_function_of_seed_and_step(tmp_path):
     file = tmp_path / "dropping.py"
     file.write_text(
-        "from torch import nn\ndef build(width, depth):\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Dropout(0.3), nn.Linear(width, 10))\n"
+        "from torch import nn\ndef build(width, depth):\n    return nn.Sequential(nn.Flatten(), "
+        "nn.Linear(64, width), nn.ReLU(), nn.Dropout(0.3), nn.Linear(width, 10))\n"
     )
     config = SMALL.changed(model=f"{file}:build", base=(8, 3))
     assert setup(config).random
@@ -106,7 +108,8 @@ def test_divergence_is_a_result():
 def test_nan_at_step_k_is_seen_at_step_k(tmp_path):
     file = tmp_path / "poison.py"
     file.write_text(
-        "import torch\ndef data(split, seed, step):\n    x = torch.ones(8, 64) * (float('nan') if step == 6 else 1)\n    return x, torch.zeros(8, dtype=torch.long)\n"
+        "import torch\ndef data(split, seed, step):\n    x = torch.ones(8, 64) * (float('nan') if step == 6 "
+        "else 1)\n    return x, torch.zeros(8, dtype=torch.long)\n"
     )
     result = run(SMALL.changed(data=f"{file}:data"))
     assert result.state == "diverged" and result.stopped_at == 6 and result.steps == 7
@@ -251,8 +254,10 @@ def test_a_loss_beside_the_model_lasts(tmp_path):
     file = tmp_path / "own.py"
     file.write_text(
         "import torch\nfrom torch import nn\n"
-        "def build(width, depth):\n    return nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 1))\n"
-        "def data(split, seed, step):\n    x = torch.randn(8, 4, generator=torch.Generator().manual_seed(seed + step))\n    return x, x[:, :1]\n"
+        "def build(width, depth):\n    return nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, "
+        "1))\n"
+        "def data(split, seed, step):\n    x = torch.randn(8, 4, "
+        "generator=torch.Generator().manual_seed(seed + step))\n    return x, x[:, :1]\n"
         "def loss(output, batch):\n    return 7 + (output - batch[1]).square().mean()\n"
     )
     config = RunConfig(model=f"{file}:build", data=f"{file}:data", width=8, depth=1, lr=0.01, steps=3)

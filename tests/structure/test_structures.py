@@ -7,8 +7,9 @@ import torch
 
 import trimtab
 from structures import CASES, IDS, X
-from trimtab.structure.graph import Graph
+from trimtab.structure.graph import analyse
 from trimtab.structure.recording import record, record_export
+from trimtab.structure.residuals import Patterns
 
 BASE, WIDE = (16, 2), (32, 4)
 
@@ -70,7 +71,7 @@ def test_export_sees_the_same(name):
         pytest.skip("its forward asks for numbers (torch.where), which export refuses")
     model = case.build(16, 3).eval()
     skip = tuple(k for k, v in (case.overrides or {}).items() if v == "skip")
-    a, b = Graph(record(model, case.example), skip=skip), Graph(record_export(model, case.example), skip=skip)
+    a, b = (analyse(f(model, case.example), patterns=Patterns(skip=skip)) for f in (record, record_export))
     assert [(r.kind, {s.name for s in r.tail}, r.stack) for r in a.residuals] == [
         (r.kind, {s.name for s in r.tail}, r.stack) for r in b.residuals
     ]
@@ -206,4 +207,4 @@ def test_branch_without_a_tail_is_refused_over_depth_and_said():
 def test_export_front_end_on_meta_runs():
     with torch.device("meta"):
         model = CASES["pre-norm-transformer"].build(32, 4)
-    assert len(Graph(record(model, IDS)).residuals) == 8
+    assert len(analyse(record(model, IDS)).residuals) == 8

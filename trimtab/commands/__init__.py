@@ -1,1 +1,2 @@
-"""One file per command of `trimtab`: read the arguments, call the library, print; nothing is computed here."""
+"""One file per command of `trimtab`: read the arguments, call the library, print; nothing is computed
+here."""

@@ -196,7 +196,7 @@ def _streams(sizes: Sequence[Size], axis: str, x: np.ndarray, alpha: float) -> l
                 beside = _gather(
                     sizes,
                     lambda s, t, c=line.quantity: [(t.change if "change" in c else t.size)[ends[id(s)]]],
-                )  # noqa: B023
+                )
                 if line.judged is not None and not np.nanmax(
                     line.y[:, :, line.judged] - beside[:, :, line.judged]
                 ) > math.log(NEGLIGIBLE):

@@ -24,8 +24,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from trimtab.errors import StructureError
 from trimtab.parametrization.parameters import branches_of, stack_names
-from trimtab.structure.graph import Graph
+from trimtab.structure.graph import Graph, analyse
 from trimtab.structure.recording import as_call, tensors_in, untouched
+from trimtab.structure.residuals import Patterns
 from trimtab.structure.trace import Recorder, Trace
 
 COORDINATES = 16384  # kept of each value: its rms is then known to about 1 %
@@ -174,12 +175,8 @@ def survey(
         raise StructureError(
             f"a model must return at least one float tensor that depends on its parameters: {type(model).__name__} returned {type(out).__name__}."
         )
-    graph = Graph(
-        Trace(recorder.values, recorder.nodes, recorder.params, outputs, True),
-        label,
-        branch=branch,
-        skip=skip,
-    )
+    trace = Trace(recorder.values, recorder.nodes, recorder.params, outputs, True)
+    graph = analyse(trace, label, patterns=Patterns(branch=branch, skip=skip))
     made = recorder.made
     named = branches_of(graph)
     names = stack_names(named)
@@ -230,13 +227,15 @@ def _inner(graph: Graph) -> frozenset[str]:
         inside = [
             n
             for n in nodes[: r.node]
-            if graph.mixing[n.index]
+            if graph.flow.mixing[n.index]
             and n.outputs
-            and graph.behind[r.branch] >> n.outputs[0] & 1
-            and graph.behind[n.outputs[0]] >> r.source & 1
+            and graph.flow.behind[r.branch] >> n.outputs[0] & 1
+            and graph.flow.behind[n.outputs[0]] >> r.source & 1
         ]
         later = {
-            n.index: any(m.index > n.index and graph.behind[m.outputs[0]] >> n.outputs[0] & 1 for m in inside)
+            n.index: any(
+                m.index > n.index and graph.flow.behind[m.outputs[0]] >> n.outputs[0] & 1 for m in inside
+            )
             for n in inside
         }
         found |= {

@@ -1,7 +1,7 @@
 """CIFAR-10 from the standard `cifar-10-batches-py` folder.
 
-The files are pickles, and a pickle can run code: each file's MD5 is compared with the published one before it is opened,
-and the unpickler knows nothing but numpy arrays.
+The files are pickles, and a pickle can run code: each file's MD5 is compared with the published one before it
+is opened, and the unpickler knows nothing but numpy arrays.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ def open_file(path: Path, md5: str) -> tuple[np.ndarray, np.ndarray]:
     found = hashlib.md5(content, usedforsecurity=False).hexdigest()
     if found != md5:
         raise InputError(
-            f"{path} must be the published file: its MD5 is {found}, the published one {md5}. It is corrupt or another file: unpack it again."
+            f"{path} must be the published file: its MD5 is {found}, the published one {md5}. It is corrupt "
+            "or another file: unpack it again."
         )
     held = _Arrays(io.BytesIO(content), encoding="bytes").load()
     return held[b"data"].reshape(-1, 3, 32, 32), np.asarray(held[b"labels"])

@@ -1,7 +1,8 @@
 """Image folders in ImageNet's layout, streamed: `root/train/<class>/*.jpg` and `root/val/<class>/*.jpg`.
 
-Threads decode the batches of the next steps while this one trains (Pillow lets go of the interpreter while it decodes).
-Decoded images are kept, as bytes of the target size, until `cache_gb` is full; the rest is decoded anew each time.
+Threads decode the batches of the next steps while this one trains (Pillow lets go of the interpreter while it
+decodes). Decoded images are kept, as bytes of the target size, until `cache_gb` is full; the rest is decoded
+anew each time.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from trimtab.data.catalogue import Shape
 from trimtab.data.source import CHANGE, Batch, augmented, find, indices, stream
 from trimtab.errors import InputError
 
-WHERE = "ImageNet: https://image-net.org; Tiny-ImageNet: http://cs231n.stanford.edu/tiny-imagenet-200.zip; each with train/<class>/ and val/<class>/ folders of images."
+WHERE = (
+    "ImageNet: https://image-net.org; Tiny-ImageNet: http://cs231n.stanford.edu/tiny-imagenet-200.zip; "
+    "each with train/<class>/ and val/<class>/ folders of images."
+)
 ENDINGS = {".jpeg", ".jpg", ".png", ".webp", ".bmp"}
 MEAN, STD = torch.tensor([0.485, 0.456, 0.406]) * 255, torch.tensor([0.229, 0.224, 0.225]) * 255  # ImageNet's
 
@@ -28,8 +32,8 @@ class Folder:
     """A streamed data set.
 
     Args:
-        px: side of the images given. flip: mirror half of them. crop: in training a random part of 35 to 100 % of the
-            image, resized, else the central square.
+        px: side of the images given. flip: mirror half of them. crop: in training a random part of 35 to 100
+            % of the image, resized, else the central square.
         workers: decoding threads; 0 decodes in the caller.
         cache_gb: memory for decoded images, in GB.
     """
@@ -60,7 +64,8 @@ class Folder:
         self._ahead: dict[tuple[int, int, int], Future[Batch]] = {}
 
     def _decoded(self, path: Path) -> np.ndarray:
-        """(px', px', 3) bytes: the central square resized to px, or for random crops the short side resized to 8/7 px."""
+        """(px', px', 3) bytes: the central square resized to px, or for random crops the short side resized
+        to 8/7 px."""
         from PIL import Image, UnidentifiedImageError
 
         found = self._cache.get(path)
@@ -143,7 +148,8 @@ def _tensor(arrays: list[np.ndarray]) -> Tensor:
 
 
 def _listed(root: Path, classes: list[str]) -> list[tuple[Path, int]]:
-    """Every image of the known classes, one folder deep or under an `images` folder (Tiny-ImageNet's own layout)."""
+    """Every image of the known classes, one folder deep or under an `images` folder (Tiny-ImageNet's own
+    layout)."""
     found = []
     for label, name in enumerate(classes):
         for path in sorted((root / name).rglob("*")) if (root / name).is_dir() else []:

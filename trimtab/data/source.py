@@ -1,8 +1,10 @@
 """Where batches come from: the order of examples as a counter-based random function of (seed, epoch).
 
-    batch(seed, step) = examples[ permutation(seed, step // n) [ (step mod n) B : ... + B ] ],    n = train // B
+    batch(seed, step) = examples[ permutation(seed, step // n) [ (step mod n) B : ... + B ] ],    n = train //
+    B
 
-Philox is keyed by (seed, purpose, epoch), so any step's batch costs the same and none needs the ones before it.
+Philox is keyed by (seed, purpose, epoch), so any step's batch costs the same and none needs the ones before
+it.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ def order(seed: int, epoch: int, n: int) -> np.ndarray:
 def indices(seed: int, step: int, size: int, n: int) -> np.ndarray:
     """Which examples one step sees: each once an epoch, a last incomplete batch left out.
 
-    >>> [i.tolist() == order(7, 0, 10)[4 * s : 4 * s + 4].tolist() for s, i in ((0, indices(7, 0, 4, 10)), (1, indices(7, 1, 4, 10)))]
+    >>> [indices(7, step, 4, 10).tolist() == order(7, 0, 10)[4 * step :][:4].tolist() for step in (0, 1)]
     [True, True]
     """
     epoch, within = divmod(step, n // size)
@@ -125,7 +127,8 @@ def augmented(x: Tensor, seed: int, step: int, flip: bool, crop: int) -> Tensor:
 
 
 def find(folder: str | None, default: str, what: str, where_from: str) -> Path:
-    """The folder or file of a data set: as given (beside the configuration first), else `default` inside $TRIMTAB_DATA.
+    """The folder or file of a data set: as given (beside the configuration first), else `default` inside
+    $TRIMTAB_DATA.
 
     Raises:
         InputError: with every place looked at and where to get the data.
@@ -144,5 +147,6 @@ def find(folder: str | None, default: str, what: str, where_from: str) -> Path:
         ", ".join(str(p) for p in places) or "nowhere: neither data_options nor $TRIMTAB_DATA names a folder"
     )
     raise InputError(
-        f"{what} was not found; looked for {looked}. {where_from} Then set TRIMTAB_DATA to the folder that holds {default}."
+        f"{what} was not found; looked for {looked}. {where_from} Then set TRIMTAB_DATA to the folder that "
+        f"holds {default}."
     )

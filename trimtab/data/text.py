@@ -49,7 +49,8 @@ def read(file: str | None = None, context: int = 64) -> Text:
         raise InputError(f"{place} must be UTF-8 text: {error}.") from error
     if len(content) < 20 * (context + 1):
         raise InputError(
-            f"a text needs at least {20 * (context + 1)} characters for windows of {context}: {place} has {len(content)}. Take a longer file or a shorter context."
+            f"a text needs at least {20 * (context + 1)} characters for windows of {context}: {place} has "
+            f"{len(content)}. Take a longer file or a shorter context."
         )
     characters = "".join(sorted(set(content)))
     table = np.zeros(max(map(ord, characters)) + 1, dtype=np.int64)

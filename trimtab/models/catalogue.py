@@ -1,4 +1,5 @@
-"""The models that may be named: their options, what follows from the data, and the sizes each refuses. No torch."""
+"""The models that may be named: their options, what follows from the data, and the sizes each refuses. No
+torch."""
 
 from __future__ import annotations
 
@@ -67,7 +68,8 @@ def size_faults(
     found = []
     if model == "resnet" and depth % 3:
         found.append(
-            f"{what}depth: a resnet has three stages of depth/3 branches, so depth must be a multiple of 3: got {depth}"
+            f"{what}depth: a resnet has three stages of depth/3 branches, so depth must be a multiple of 3: "
+            f"got {depth}"
         )
     if model in ("vit", "gpt"):
         head_dim, heads = get("head_dim"), get("heads")
@@ -77,7 +79,8 @@ def size_faults(
             )
         elif head_dim is None and width % heads:
             found.append(
-                f"{what}width: must be divisible by heads: got width {width}, heads {heads}; pass model_options.heads or head_dim"
+                f"{what}width: must be divisible by heads: got width {width}, heads {heads}; pass "
+                "model_options.heads or head_dim"
             )
     if shape is None:
         return found
@@ -86,11 +89,13 @@ def size_faults(
         given = options.get(key)
         if given is not None and given != value and not (key in ("classes", "vocabulary") and given > value):
             found.append(
-                f"model_options.{key}: the data has {value}: got {given}; leave it out and it follows the data"
+                f"model_options.{key}: the data has {value}: got {given}; leave it out and it follows the "
+                "data"
             )
     if model == "vit" and shape.kind == "image" and shape.inputs[-1] % get("patch"):
         found.append(
-            f"model_options.patch: the image side must be a multiple of the patch: got {shape.inputs[-1]} px, patch {get('patch')}"
+            f"model_options.patch: the image side must be a multiple of the patch: got {shape.inputs[-1]} "
+            f"px, patch {get('patch')}"
         )
     if model == "resnet" and shape.kind == "image" and shape.inputs[-1] < 4:
         found.append(f"data: a resnet pools twice and needs images of at least 4 px: got {shape.inputs[-1]}")

@@ -21,7 +21,7 @@ from trimtab.errors import StructureError
 from trimtab.parametrization.pairing import Pairing
 from trimtab.parametrization.roles import Facts
 from trimtab.structure import operations
-from trimtab.structure.graph import Graph, Product
+from trimtab.structure.graph import Graph, Product, linear_after
 from trimtab.structure.tails import Blocked, Tail, constant_factor, degree, proven, tails
 from trimtab.structure.trace import Node, Ref
 
@@ -80,8 +80,8 @@ class _Collector:
             if (
                 node.name in ("mul", "div")
                 and node.outputs
-                and graph.behind[value] >> node.outputs[0] & 1
-                and any(graph.behind[node.outputs[0]] >> s & 1 for s in starts)
+                and graph.flow.behind[value] >> node.outputs[0] & 1
+                and any(graph.flow.behind[node.outputs[0]] >> s & 1 for s in starts)
             ):
                 self.seen[which].add(node.index)
 
@@ -95,7 +95,7 @@ class _Collector:
                 value = r.skip
                 while value != r.source and (node := graph.trace.producer(value)) is not None:
                     self.seen[which].add(node.index)
-                    acts = [i for i in node.inputs if graph.act[i]]
+                    acts = [i for i in node.inputs if graph.flow.act[i]]
                     if not acts:
                         break
                     value = acts[0]
@@ -139,7 +139,9 @@ class _Collector:
                         which, side, (self.model, self.base)[which].trace.nodes[product.node].outputs[0]
                     )
                 graph = (self.model, self.base)[which]
-                self.seen[which].update(n.index for n in graph.after(graph.trace.nodes[product.node]))
+                self.seen[which].update(
+                    n.index for n in linear_after(graph.network, graph.trace.nodes[product.node])
+                )
             m_d = p.size / twin.size
             own = self._snapped(_constant(p) / _constant(twin)) * m_d ** (-0.5 * p.normalised)
             fold = 1 / (m_d * own)
@@ -193,7 +195,7 @@ class _Collector:
             sites = {s: c for s, c in {**twin.left, **twin.right}.items() if s.name in names}
             graph, p = self.base, twin
         out = graph.trace.nodes[p.node].outputs[0]
-        seen = degree(graph.trace, sites, out, graph.behind[out])
+        seen = degree(graph.trace, sites, out, graph.flow.behind[out])
         if not math.isclose(seen, power, abs_tol=0.05):
             names = {s.name for s in sites}
             raise StructureError(
@@ -209,12 +211,12 @@ class _Collector:
         for q in graph.products:
             out = graph.trace.nodes[q.node].outputs[0]
             side = next((t for t in (q.right, q.left) if {s.name for s in t} & packed), {})
-            if q is p or not graph.behind[out] >> scores & 1 or not side:
+            if q is p or not graph.flow.behind[out] >> scores & 1 or not side:
                 continue
             todo = list(graph.trace.consumers[out])
             while todo:
                 node = graph.trace.nodes[todo.pop()]
-                if graph.mixing[node.index]:
+                if graph.flow.mixing[node.index]:
                     names |= {
                         n
                         for n, uses in graph.uses.items()
@@ -241,10 +243,10 @@ class _Collector:
                 if (
                     number is None
                     or node.index in self.seen[which]
-                    or not (graph.act[node.outputs[0]] or graph.weightlike(node.outputs[0]))
+                    or not (graph.flow.act[node.outputs[0]] or graph.flow.weightlike(node.outputs[0]))
                 ):
                     continue
-                sides = {(i, side) for i, side in graph.reach[node.outputs[0]] if side != "out"}
+                sides = {(i, side) for i, side in graph.network.reach[node.outputs[0]] if side != "out"}
                 key: object = "outside"
                 if len(sides) == 1 and next(iter(sides))[1] == "branch":
                     key = next(iter(sides))[0]
@@ -264,7 +266,11 @@ class _Collector:
     def _refuse_unknown(self, graph: Graph, node: Node) -> None:
         """On meta a one-element tensor has no value, so a multiplier that depends on size could hide in it."""
         values = graph.trace.values
-        if graph.trace.real or node.name not in ("mul", "div") or not any(graph.act[i] for i in node.inputs):
+        if (
+            graph.trace.real
+            or node.name not in ("mul", "div")
+            or not any(graph.flow.act[i] for i in node.inputs)
+        ):
             return
         for i in node.inputs:
             if (
@@ -295,7 +301,9 @@ class _Collector:
                     for s in t
                 )
             ]
-            tail = next(proven(graph.trace, candidates, node.outputs[0], graph.behind[node.outputs[0]], 0))
+            tail = next(
+                proven(graph.trace, candidates, node.outputs[0], graph.flow.behind[node.outputs[0]], 0)
+            )
         except (Blocked, StopIteration):
             raise StructureError(
                 f"a constant in the forward is {ratio:.4g} times the base's ({node.name} on a tensor of shape {graph.trace.values[value].shape}) and there is no parameter behind it that could take it up. "
@@ -319,7 +327,7 @@ class _Collector:
                 continue
             for which, (graph, own) in enumerate(((self.model, name), (self.base, self.facts[name].twin))):
                 use = [u for u in graph.uses[own] if u.kind == "contract"][-1]
-                (value,) = [i for i in graph.trace.nodes[use.node].inputs if graph.act[i]][:1]
+                (value,) = [i for i in graph.trace.nodes[use.node].inputs if graph.flow.act[i]][:1]
                 try:
                     self._consume(
                         which,
@@ -353,11 +361,11 @@ class _Collector:
             self.folds.readout_ratio = max(ratios.values(), key=lambda r: abs(math.log(r)))
 
     def _input_tail(self, graph: Graph, name: str, node: int) -> Tail:
-        (value,) = [i for i in graph.trace.nodes[node].inputs if graph.act[i]][:1]
+        (value,) = [i for i in graph.trace.nodes[node].inputs if graph.flow.act[i]][:1]
         closed = frozenset(r.node for r in graph.residuals)
         try:
             candidates = tails(graph.trace, value, closed=closed)
-            tail = next(proven(graph.trace, candidates, value, graph.behind[value], 0))
+            tail = next(proven(graph.trace, candidates, value, graph.flow.behind[value], 0))
             if name in {site.name for site in tail}:
                 raise Blocked("the tied weight itself")
         except (Blocked, StopIteration) as why:

@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
+from trimtab.parametrization.parameters import Row
+from trimtab.parametrization.rules import Scheme
 from trimtab.structure.graph import Graph
 from trimtab.structure.residuals import Residual
-
-if TYPE_CHECKING:
-    from trimtab.parametrization.result import Parametrization
-
 
 MOST = 1 / 3  # of the stream's variance: beyond it the random part shows in the slope over depth
 
 
-def advice(graph: Graph, base: Graph, p: Parametrization) -> list[str]:
+def advice(
+    graph: Graph,
+    base: Graph,
+    *,
+    scheme: Scheme,
+    depth: float | Mapping[str, float],
+    width: float,
+    rows: Mapping[str, Row],
+) -> list[str]:
     """The notes that follow from structure, scheme and sizes."""
     notes: list[str] = []
-    alpha = p.scheme.alpha
-    ratios = list(p.depth.values()) if isinstance(p.depth, dict) else [p.depth]
+    alpha = scheme.alpha
+    ratios = list(depth.values()) if isinstance(depth, Mapping) else [depth]
     deeper = any(r != 1 for r in ratios)
-    if p.scheme.identity:
+    if scheme.identity:
         return ["sp is the identity: the model is left as it is, and nothing is said to transfer."]
     if not graph.residuals:
         notes.append("no residual branches were found, so there is no depth to carry over: width only.")
     if alpha is None and deeper:
         notes.append(
-            f"{p.scheme.name} scales width only: the best rate will move with depth. Use depth-mup or completep to carry it over depth too."
+            f"{scheme.name} scales width only: the best rate will move with depth. Use depth-mup or completep to carry it over depth too."
         )
     if alpha is not None and not 0.5 <= alpha <= 1 and graph.residuals:
         notes.append(
@@ -64,7 +70,7 @@ def advice(graph: Graph, base: Graph, p: Parametrization) -> list[str]:
         )
     mixed = [
         name
-        for name, row in p.rows.items()
+        for name, row in rows.items()
         if row.role == "hidden"
         and not math.isclose(math.prod(row.shape) / math.prod(row.base_shape), row.m_in * row.m_out)
     ]
@@ -77,7 +83,7 @@ def advice(graph: Graph, base: Graph, p: Parametrization) -> list[str]:
         notes.append(
             "no readout was found (nothing maps the features to outputs that do not grow): the output is a hidden state, and a head added later needs its own factors."
         )
-    if deeper or p.width != 1:
+    if deeper or width != 1:
         notes.append(
             "choose a base that is wide and deep enough to behave like the target (width 64 or more, a few blocks): what transfers is lr, schedule, momentum, decay as lr x wd, and init; dropout, augmentation, batch size and training length do not."
         )
@@ -88,7 +94,7 @@ def random_share(graph: Graph) -> float:
     """The part of the stream's variance that its branches add at the start, of the stack where it is largest."""
     stacks: dict[int, list[Residual]] = {}
     for r in graph.residuals:
-        if r.kind != "post-norm" and not graph.enclosing(r.index):
+        if r.kind != "post-norm" and not graph.network.enclosing(r.index):
             stacks.setdefault(r.stack, []).append(r)
     shares = [0.0]
     for members in stacks.values():
@@ -101,4 +107,4 @@ def random_share(graph: Graph) -> float:
 
 
 def _inner_matrices(graph: Graph) -> int:
-    return max((graph._mix_depth(r.source, r.branch) for r in graph.residuals), default=0)
+    return max((graph.flow.mix_depth(r.source, r.branch) for r in graph.residuals), default=0)

@@ -378,7 +378,7 @@ def _stacks(graph: Graph) -> tuple[list[list[int]], list[int | None]]:
     homes: list[int | None] = [None] * len(stacks)
     for r in graph.residuals:
         stacks[r.stack].append(r.index)
-        homes[r.stack] = next(iter(graph.enclosing(r.index)), None)
+        homes[r.stack] = next(iter(graph.network.enclosing(r.index)), None)
     return stacks, homes
 
 

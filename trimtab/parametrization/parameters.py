@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trimtab.parametrization import rules
-from trimtab.parametrization.roles import Facts, Overrides
+from trimtab.parametrization.roles import Facts
 from trimtab.parametrization.rules import Scales, Scheme
 from trimtab.structure.graph import Graph
 
@@ -92,54 +92,65 @@ def stack_names(branches: list[tuple[Branch, int]]) -> dict[int, str]:
 
 def row_of(
     f: Facts,
+    *,
     scheme: Scheme,
     gamma: float,
     fold: float,
     offset: bool,
-    branches: list[tuple[Branch, int]],
-    stacks: Mapping[int, str],
-    said: Overrides,
+    branch: str | None,
+    stack: str | None,
+    numbers: Mapping[str, Any],
 ) -> Row:
-    """The row of one parameter. `gamma`: richness; `fold`: the product of its folds; `said`: the user's overrides."""
-    numbers = said.numbers(f.name)
-    scales = Scales()
-    if not scheme.identity:
-        if scheme.width != "sp":
-            start = (
-                f.m_in**-0.5 if rules.opposed(f.kind, f.m_in, f.m_out) else None
-            )  # no rule: what planning proposes
-            scales *= rules.kind_scales(f.kind, f.m_in, f.m_out, init=start)  # type: ignore[arg-type]
-        if scheme.alpha is not None:
-            scales *= rules.place_scales(f.where, f.m_L, scheme.alpha, uses=f.reuse, zero_tail=f.zero_tail)  # type: ignore[arg-type]
-            for where, m_L in f.outer:
-                scales *= rules.place_scales(where, m_L, scheme.alpha)  # type: ignore[arg-type]
-        scales *= rules.richness_scales(f.readout, gamma)  # type: ignore[arg-type]
-        scales = scales.fold(fold)
+    """The row of one parameter.
+
+    Args:
+        gamma: richness.
+        fold: the product of its folds.
+        offset: it is a gain stored as 1 + w.
+        branch, stack: what they are called.
+        numbers: the user's overrides.
+    """
+    scales = Scales() if scheme.identity else _scales(f, scheme, gamma, fold)
     if "init" in numbers:
         scales = dataclasses.replace(scales, init=float(numbers["init"]))
+    hidden = f.kind == "matrix" and not f.first and f.readout is None and not f.tied
     return Row(
-        f.name,
-        f.role,
-        f.where,
-        branches[f.branches[0]][0].name if f.branches else None,
-        stacks[f.stack] if f.stack is not None else None,
-        f.m_in,
-        f.m_out,
-        f.m_L,
-        f.uses,
-        scales.init,
-        scales.u,
-        scales.s,
-        None,
-        fold if not scheme.identity else 1.0,
-        f.shape,
-        f.base_shape,
+        name=f.name,
+        role=f.role,
+        place=f.where,
+        branch=branch,
+        stack=stack,
+        m_in=f.m_in,
+        m_out=f.m_out,
+        m_L=f.m_L,
+        uses=f.uses,
+        init=scales.init,
+        u=scales.u,
+        s=scales.s,
+        rescale=None,
+        fold=fold if not scheme.identity else 1.0,
+        shape=f.shape,
+        base_shape=f.base_shape,
         offset=offset,
-        muon=f.kind == "matrix" and not f.first and f.readout is None and not f.tied and len(f.shape) == 2,
+        muon=hidden and len(f.shape) == 2,
         override=tuple(
             sorted((k, float(v)) for k, v in numbers.items() if k in ("lr", "weight_decay", "eps"))
         ),
     )
+
+
+def _scales(f: Facts, scheme: Scheme, gamma: float, fold: float) -> Scales:
+    """kind x place x richness x folds (docs/theory.md, equation (6))."""
+    scales = Scales()
+    if scheme.width != "sp":
+        opposed = rules.opposed(f.kind, f.m_in, f.m_out)
+        start = f.m_in**-0.5 if opposed else None  # no rule: what planning proposes
+        scales *= rules.kind_scales(f.kind, f.m_in, f.m_out, init=start)  # type: ignore[arg-type]
+    if scheme.alpha is not None:
+        scales *= rules.place_scales(f.where, f.m_L, scheme.alpha, uses=f.reuse, zero_tail=f.zero_tail)  # type: ignore[arg-type]
+        for where, m_L in f.outer:
+            scales *= rules.place_scales(where, m_L, scheme.alpha)  # type: ignore[arg-type]
+    return (scales * rules.richness_scales(f.readout, gamma)).fold(fold)  # type: ignore[arg-type]
 
 
 def row_from(r: dict[str, Any]) -> Row:

@@ -1,8 +1,8 @@
 """`parametrize`: compare a model with its base and work out what each parameter gets.
 
-    record -> graph -> pairing -> roles -> folds -> rows -> Parametrization (-> apply)
+    record -> analyse -> pair -> read roles -> collect folds -> rows -> Parametrization (-> apply)
 
-Everything is checked before anything is changed.
+Each pass takes the records of those before and returns new ones; everything is checked before anything is changed.
 """
 
 from __future__ import annotations
@@ -15,21 +15,33 @@ from typing import Any
 
 from torch import nn
 
-from trimtab.errors import InputError, LawError, StructureError, faults
+from trimtab.errors import InputError, LawError, StructureError
 from trimtab.parametrization import meta_buffers
 from trimtab.parametrization.folds import collect
 from trimtab.parametrization.init_measurement import prepare
 from trimtab.parametrization.notes import advice
 from trimtab.parametrization.pairing import Pairing, pair, template
 from trimtab.parametrization.parameters import Row, branches_of, row_of, stack_names
+from trimtab.parametrization.requirements import check_arguments, unwrap
 from trimtab.parametrization.result import Parametrization
 from trimtab.parametrization.roles import Facts, Overrides, main_width, read
 from trimtab.parametrization.rules import Scheme, as_scheme, opposed
-from trimtab.structure.graph import Graph
+from trimtab.structure.graph import Graph, analyse
 from trimtab.structure.recording import record
+from trimtab.structure.residuals import Patterns, Residual
 from trimtab.structure.trace import Trace, adjustable
 
 DRAWS = 4  # of a model whose law one draw does not tell
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """A model beside its base: both analysed, their tensors and branches paired, each parameter's facts read."""
+
+    model: Graph
+    base: Graph
+    pairing: Pairing
+    facts: dict[str, Facts]
 
 
 def of_draws(drawn: Callable[[int], tuple[nn.Module, nn.Module]], **options: Any) -> Parametrization:
@@ -79,141 +91,146 @@ def parametrize(
     >>> optimizer = p.optimizer(torch.optim.AdamW, lr=1e-3)
     """
     scheme = as_scheme(scheme)
-    example = _checked(model, base, gamma0, example)
-    model, base = _unwrapped(model), _unwrapped(base)
-    names = [name for name, _ in model.named_parameters()]
-    said = Overrides(overrides, names)
-    numbers = meta_buffers.numbers(model, base)
-    traces = [record(model, example, "model", numbers), record(base, example, "base")]
+    example = check_arguments(model, base, gamma0, example)
+    model, base = unwrap(model), unwrap(base)
+    said = Overrides(overrides, [name for name, _ in model.named_parameters()])
+    buffers = meta_buffers.numbers(model, base)
+    traces = record(model, example, "model", buffers), record(base, example, "base")
     if not traces[1].real:
         raise InputError(
-            "the base must have real weights: its residual branches are verified by numbers there. Build it on a real device; only the model may be on meta."
+            "the base must have real weights: its residual branches are verified by numbers there. "
+            "Build it on a real device; only the model may be on meta."
         )
-    skip = said.patterns("skip")
-    graph, base_graph, pairing, facts = _compared(traces, said, skip)
-    notes: list[str] = []
-    if scheme.alpha is not None:
-        alone = _unfoldable(graph, facts, pairing)
-        if alone:
-            notes.append(
-                f"{', '.join(alone[:3])}: a branch that is there once whatever the depth and ends in nothing that folds; left as it is."
-            )
-            graph, base_graph, pairing, facts = _compared(traces, said, (*skip, *alone))
-    gamma = gamma0
-    if scheme.width == "ntk":  # docs/theory.md, equation (12)
-        gamma = gamma0 * collect(graph, base_graph, pairing, facts, 1.0).readout_ratio ** -0.5
-    folds = collect(graph, base_graph, pairing, facts, gamma)
-    branches = branches_of(graph)
-    stacks = stack_names(branches)
-    rows = {
-        name: row_of(
-            f, scheme, gamma, folds.factor.get(name, 1.0), name in folds.offset, branches, stacks, said
-        )
-        for name, f in facts.items()
-    }
-    if scheme.width != "sp":
-        _ask_for_starts(facts, rows, said)
-    depth = _depth({stacks[k]: n / b for k, (n, b) in enumerate(pairing.counts)})
-    p = Parametrization(rows, [b for b, _ in branches], depth, scheme, gamma0, main_width(facts))
-    notes += _left_alone(p.rows, model)
-    p.notes = [*notes, *folds.notes, *advice(graph, base_graph, p)]
-    p._draws = prepare(facts, rows, base, said, p.width)
-    p._aliases, p._numbers = _aliases(model), numbers
-    p._remember(model)
-    if graph.trace.real:
-        if apply:
-            p.apply(model)
-        else:
-            p._measure(model, strict=False)
-    elif apply:
+    if apply and not traces[0].real:
         raise InputError(
-            "a model on the meta device has no weights to rescale: pass apply=False, and call p.apply(model) when it is materialised."
+            "a model on the meta device has no weights to rescale: pass apply=False, and call p.apply(model) when it "
+            "is materialised."
         )
+    compared, notes = _compare(traces, said, scheme)
+    p = _plan(
+        compared, notes, scheme=scheme, gamma0=gamma0, said=said, model=model, base=base, buffers=buffers
+    )
+    if apply:
+        p.apply(model)
+    elif compared.model.trace.real:
+        p.measure(model, strict=False)
     return p
 
 
-def _checked(model: Any, base: Any, gamma0: Any, example: Any) -> Any:
-    problems = [
-        f"{label} must be an nn.Module: got {type(m).__name__}"
-        for label, m in (("model", model), ("base", base))
-        if not isinstance(m, nn.Module)
-    ]
-    if isinstance(gamma0, bool) or not isinstance(gamma0, int | float) or not 0 < gamma0 < math.inf:
-        problems.append(f"gamma0 must be a finite number > 0: got {gamma0!r}")
-    if example is None and isinstance(model, nn.Module):
-        example = getattr(model, "dummy_inputs", None)
-        if example is None:
-            problems.append(
-                "an example of the model's inputs is needed to see what it computes: pass example= a tensor, a tuple of args or a dict of kwargs"
+def _compare(traces: tuple[Trace, Trace], said: Overrides, scheme: Scheme) -> tuple[Comparison, list[str]]:
+    """Both models compared, and a note on branches that cannot be scaled and need not be."""
+    skip = said.patterns("skip")
+    compared = _compare_without(traces, said, skip)
+    alone = _unfoldable(compared) if scheme.alpha is not None else []
+    if not alone:
+        return compared, []
+    note = (
+        f"{', '.join(alone[:3])}: a branch that is there once whatever the depth and ends in nothing that folds; "
+        "left as it is."
+    )
+    return _compare_without(traces, said, (*skip, *alone)), [note]
+
+
+def _compare_without(traces: tuple[Trace, Trace], said: Overrides, skip: tuple[str, ...]) -> Comparison:
+    """Both models compared, what matches `skip` taken for no branch."""
+    patterns = Patterns(branch=said.patterns("branch"), skip=skip)
+    base = analyse(traces[1], "base", patterns=patterns)
+    refuted = {frozenset(map(template, names)) for names in base.network.refuted}
+    graph = analyse(
+        traces[0],
+        "model",
+        patterns=patterns,
+        known_refuted=lambda names: frozenset(map(template, names)) in refuted,
+    )
+    pairing = pair(graph, base, skip)
+    if not graph.trace.real:
+        adopted = _with_tails_of_base(graph, base, pairing)
+        if adopted != graph.residuals:
+            graph = graph.with_residuals(adopted)
+            pairing = pair(graph, base, skip)
+    return Comparison(model=graph, base=base, pairing=pairing, facts=read(graph, base, pairing, said))
+
+
+def _with_tails_of_base(graph: Graph, base: Graph, pairing: Pairing) -> tuple[Residual, ...]:
+    """A model on meta proves nothing by numbers: its adds with the tails that were proven in the base."""
+    adopted: list[Residual] = []
+    for r in graph.residuals:
+        proven = base.residuals[pairing.branch_twin[r.index]]
+        names = {site.name for site in proven.tail}
+        like = (t for t in r.candidates if {pairing.twin[s.name] for s in t} == names)
+        tail = next(like, None) if names else {}
+        if tail is None:
+            raise StructureError(
+                f"the tail proven in the base, {sorted(names)}, has no counterpart in the model's branch. "
+                "Build the model on a real device."
             )
-    if isinstance(model, nn.Module) and isinstance(base, nn.Module):
-        problems += _memory_faults(model, base) + _complex_faults(model, base)
-    if problems:
-        raise faults("parametrize(model, base, example=...):", problems)
-    return example
+        same = tail == r.tail
+        adopted.append(r if same else dataclasses.replace(r, tail=tail, blocked=proven.blocked))
+    return tuple(adopted)
 
 
-def _memory_faults(model: nn.Module, base: nn.Module) -> list[str]:
-    """The model is rescaled in place and the base only read, so no number may be in both, nor twice in the model."""
-    cure = "build the base separately, or pass copy.deepcopy(base) as the base"
-    if model is base or _unwrapped(model) is _unwrapped(base):
-        return [f"model and base are one object, and the base is only read: {cure}"]
-    there = {_memory(q): n for n, q in base.named_parameters() if _memory(q)}
-    shared = [
-        (n, there[_memory(q)]) for n, q in model.named_parameters() if adjustable(q) and _memory(q) in there
-    ]
-    if shared:
-        name, other = shared[0]
-        more = f" ({len(shared)} are, also {', '.join(n for n, _ in shared[1:4])})" if len(shared) > 1 else ""
-        return [
-            f"{name} of the model and {other} of the base are one memory{more}, so rescaling it would change the base: {cure}"
-        ]
-    first: dict[tuple[int, ...], str] = {}
-    for name, q in model.named_parameters():
-        place = (q.data_ptr(), q.numel()) if adjustable(q) and _memory(q) else ()
-        if place and first.setdefault(place, name) != name:
-            return [
-                f"{first[place]} and {name} are two parameters on one memory, which would be rescaled twice: "
-                "tie them as one parameter (a.weight = b.weight, not a.weight.data = b.weight.data), or give each its own"
-            ]
-    return []
+def _plan(
+    c: Comparison,
+    notes: list[str],
+    *,
+    scheme: Scheme,
+    gamma0: float,
+    said: Overrides,
+    model: nn.Module,
+    base: nn.Module,
+    buffers: Mapping[str, float],
+) -> Parametrization:
+    """From facts to numbers: folds, rows, and all that a parametrization holds."""
+    gamma = gamma0
+    if scheme.width == "ntk":  # docs/theory.md, equation (12)
+        gamma = gamma0 * collect(c.model, c.base, c.pairing, c.facts, 1.0).readout_ratio ** -0.5
+    folds = collect(c.model, c.base, c.pairing, c.facts, gamma)
+    branches = branches_of(c.model)
+    stacks = stack_names(branches)
+    rows = {
+        name: row_of(
+            f,
+            scheme=scheme,
+            gamma=gamma,
+            fold=folds.factor.get(name, 1.0),
+            offset=name in folds.offset,
+            branch=branches[f.branches[0]][0].name if f.branches else None,
+            stack=stacks[f.stack] if f.stack is not None else None,
+            numbers=said.numbers(name),
+        )
+        for name, f in c.facts.items()
+    }
+    if scheme.width != "sp":
+        _ask_for_starts(c.facts, rows, said)
+    rows, untouched = _without_integers(rows, model)
+    depth = _depth({stacks[k]: n / b for k, (n, b) in enumerate(c.pairing.counts)})
+    width = main_width(c.facts)
+    learned = advice(c.model, c.base, scheme=scheme, depth=depth, width=width, rows=rows)
+    return Parametrization(
+        rows=rows,
+        branches=[b for b, _ in branches],
+        depth=depth,
+        scheme=scheme,
+        gamma0=gamma0,
+        width=width,
+        notes=[*notes, *untouched, *folds.notes, *learned],
+        aliases=_aliases(model),
+        draws=prepare(c.facts, rows, base, said, width),
+        buffers=buffers,
+        model=model,
+    )
 
 
-def _memory(q: nn.Parameter) -> int:
-    """Where a parameter's numbers are; 0 where it has none (meta) or where that is not to be told (a sharded one)."""
-    try:
-        return 0 if q.is_meta or not q.numel() else q.untyped_storage().data_ptr()
-    except (RuntimeError, NotImplementedError):
-        return 0
-
-
-def _complex_faults(model: nn.Module, base: nn.Module) -> list[str]:
-    names = [
-        f"{name} of the {label}"
-        for label, m in (("model", model), ("base", base))
-        for name, q in m.named_parameters()
-        if q.is_complex()
-    ]
-    if not names:
-        return []
-    return [
-        f"parameters must be real numbers, and {names[0]} is complex ({len(names)} are): store torch.view_as_real(w) and use "
-        "torch.view_as_complex of it in the forward; keep what is not trained in a buffer"
-    ]
-
-
-def _left_alone(rows: dict[str, Row], model: nn.Module) -> list[str]:
-    """Numbers that are not floating point (quantised weights, indices, masks) stay as they are: rows of ones, and a note."""
+def _without_integers(rows: Mapping[str, Row], model: nn.Module) -> tuple[dict[str, Row], list[str]]:
+    """Numbers that are not floating point (quantised weights, indices, masks) stay as they are: rows of ones, a note."""
     names = [name for name, q in model.named_parameters() if name in rows and not adjustable(q)]
-    for name in names:
-        rows[name] = dataclasses.replace(rows[name], init=1.0, u=1.0, s=1.0, fold=1.0, override=())
+    ones = {n: dataclasses.replace(rows[n], init=1.0, u=1.0, s=1.0, fold=1.0, override=()) for n in names}
     if not names:
-        return []
+        return dict(rows), []
     shown = ", ".join(names[:3]) + ("..." if len(names) > 3 else "")
-    return [
-        f"{'1 parameter is' if len(names) == 1 else f'{len(names)} parameters are'} not floating point ({shown}): left as drawn, "
-        "so what such numbers multiply is not rescaled with the size."
-    ]
+    count = "1 parameter is" if len(names) == 1 else f"{len(names)} parameters are"
+    note = f"{count} not floating point ({shown}): left as drawn, so what such numbers multiply is not rescaled with the size."
+    return {**rows, **ones}, [note]
 
 
 def _ask_for_starts(facts: Mapping[str, Facts], rows: Mapping[str, Row], said: Overrides) -> None:
@@ -276,63 +293,18 @@ def _pattern(name: str) -> str:
     return ".".join([*parts[:number], "*"])
 
 
-def _unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside torch.compile or a parallel wrapper: parametrize looks at what was written."""
-    for inner in ("_orig_mod", "module"):
-        child = model._modules.get(inner)
-        if child is not None and len(model._modules) == 1 and not model._parameters:
-            return _unwrapped(child)
-    return model
-
-
-def _compared(
-    traces: list[Trace], said: Overrides, skip: tuple[str, ...]
-) -> tuple[Graph, Graph, Pairing, dict[str, Facts]]:
-    """Both models analysed, paired and read."""
-    patterns = dict(branch=said.patterns("branch"), skip=skip)
-    base = Graph(traces[1], "base", **patterns)
-    refuted = {frozenset(map(template, names)) for names in base.refuted}
-    graph = Graph(
-        traces[0], "model", **patterns, refuted=lambda names: frozenset(map(template, names)) in refuted
-    )
-    pairing = pair(graph, base, skip)
-    if not graph.trace.real and _adopt_tails(graph, base, pairing):
-        pairing = pair(graph, base, skip)
-    return graph, base, pairing, read(graph, base, pairing, said)
-
-
-def _adopt_tails(graph: Graph, base: Graph, pairing: Pairing) -> bool:
-    """A model on meta proves nothing by numbers: its tails are those that were proven in the base. True if any changed."""
-    changed = False
-    for r in graph.residuals:
-        proven = base.residuals[pairing.branch_twin[r.index]]
-        names = {site.name for site in proven.tail}
-        found = (
-            next((t for t in r.candidates if {pairing.twin[s.name] for s in t} == names), None)
-            if names
-            else {}
-        )
-        if found is None:
-            raise StructureError(
-                f"the tail proven in the base, {sorted(names)}, has no counterpart in the model's branch. Build the model on a real device."
-            )
-        if found != r.tail:
-            r.tail, r.blocked, changed = found, proven.blocked, True
-    return changed
-
-
-def _unfoldable(graph: Graph, facts: Mapping[str, Facts], pairing: Pairing) -> list[str]:
+def _unfoldable(c: Comparison) -> list[str]:
     """Parameters of branches that cannot be scaled and need not be: as many in the base, so they are no depth.
 
     Raises:
         StructureError: a branch that comes with every block has no tail.
     """
     problems, alone = [], []
-    for r in graph.residuals:
-        inside = [f.name for f in facts.values() if r.index in f.branches and f.m_L != 1]
+    for r in c.model.residuals:
+        inside = [f.name for f in c.facts.values() if r.index in f.branches and f.m_L != 1]
         if r.tail or not inside:
             continue
-        if r.index in pairing.alone:
+        if r.index in c.pairing.alone:
             alone += inside
             continue
         problems.append(

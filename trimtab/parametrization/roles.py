@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trimtab.errors import StructureError, faults
@@ -250,8 +250,8 @@ class _Reader:
         name: str,
         shape: tuple[int, ...],
         base_shape: tuple[int, ...],
-        uses: list[Use],
-        twin_uses: list[Use],
+        uses: Sequence[Use],
+        twin_uses: Sequence[Use],
         role: str | None,
     ) -> tuple[str, float, float, tuple[int, int, int, int], bool]:
         """(kind, m_in, m_out, fans, tied) of a parameter, an override's word first."""
@@ -342,7 +342,9 @@ class _Reader:
     def _growth(self, a: Use, b: Use) -> float:
         """m_out. Where a product is cut into parts that grow and parts that do not, that of the ones that grow."""
         m_out = a.fan_out / b.fan_out
-        cuts = [graph.pieces(use) if m_out != 1 else () for graph, use in ((self.model, a), (self.base, b))]
+        cuts = [
+            graph.flow.pieces(use) if m_out != 1 else () for graph, use in ((self.model, a), (self.base, b))
+        ]
         if len(cuts[0]) == len(cuts[1]) > 0:
             ratios = {x / y for x, y in zip(*cuts, strict=True)}
             if len(ratios) == 2 and 1.0 in ratios:
@@ -354,8 +356,8 @@ class _Reader:
         name: str,
         shape: tuple[int, ...],
         base_shape: tuple[int, ...],
-        uses: list[Use],
-        twin_uses: list[Use],
+        uses: Sequence[Use],
+        twin_uses: Sequence[Use],
         role: str | None,
         numel: float,
         growing: list[float],
@@ -420,7 +422,8 @@ class _Reader:
             before = [
                 n
                 for n in graph.trace.nodes[: use.node]
-                if graph.mixing[n.index] and any(graph.behind[i] >> n.outputs[0] & 1 for i in node.inputs)
+                if graph.flow.mixing[n.index]
+                and any(graph.flow.behind[i] >> n.outputs[0] & 1 for i in node.inputs)
             ]
             return not before
         return False
@@ -440,16 +443,16 @@ class _Reader:
             values = (
                 [node.outputs[0]]
                 if node.name in operations.CONVOLUTIONS
-                else [i for i in node.inputs if graph.act[i]]
+                else [i for i in node.inputs if graph.flow.act[i]]
             )
             for value in values if node.name == "add" or node.name in operations.CONVOLUTIONS else ():
                 while (
                     (p := graph.trace.producer(value)) is not None
                     and p.name in operations.LINEAR
-                    and not graph.mixing[p.index]
+                    and not graph.flow.mixing[p.index]
                 ):
                     value = p.inputs[0]
-                if p is not None and graph.mixing[p.index]:
+                if p is not None and graph.flow.mixing[p.index]:
                     return next(
                         (
                             n
@@ -496,7 +499,7 @@ class _Reader:
 
     def _outer(self, index: int, name: str) -> list[tuple[str, float]]:
         chain = []
-        for i in self.model.enclosing(index):
+        for i in self.model.network.enclosing(index):
             residual = self.model.residuals[i]
             tail = any(site.name == name for site in residual.tail)
             chain.append(("tail" if tail else "branch", self.ratios[residual.stack]))

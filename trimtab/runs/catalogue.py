@@ -23,7 +23,10 @@ def unknown(what: str, name: Any, known: Iterable[str], *, own: bool = True) -> 
     """
     known = list(known)
     near = difflib.get_close_matches(str(name), known, n=1)
-    return f"{what}: unknown name {str(name)[:80]!r}{f', nearest {near[0]!r}' if near else ''}; known: {', '.join(known)}{', or your own pkg.mod:function' if own else ''}"
+    return (
+        f"{what}: unknown name {str(name)[:80]!r}{f', nearest {near[0]!r}' if near else ''}; known: "
+        f"{', '.join(known)}{', or your own pkg.mod:function' if own else ''}"
+    )
 
 
 def own(name: Any) -> bool:

@@ -37,7 +37,8 @@ def save(path: Path, state: dict[str, Any]) -> None:
         draft.unlink(missing_ok=True)
         raise OSError(
             error.errno,
-            f"the checkpoint {path} could not be written: {error.strerror}. Free some space; what was finished is safe",
+            f"the checkpoint {path} could not be written: {error.strerror}. Free some space; what was "
+            "finished is safe",
         ) from error
 
 

@@ -62,14 +62,16 @@ class RunConfig(BaseModel):
     gamma0: float = Field(1.0, gt=0, allow_inf_nan=False)
     """Richness: how far features move, 1 as in the base."""
     overrides: dict[str, Any] = {}
-    """What `trimtab.parametrize` takes as overrides: {name pattern: a role, "branch", "skip", or a table of numbers}."""
+    """What `trimtab.parametrize` takes as overrides: {name pattern: a role, "branch", "skip", or a table of
+    numbers}."""
 
     data: str = "digits"
-    """A zoo name (digits, cifar10, images, text, teacher) or your own pkg.mod:data, called with (split, seed, step)."""
+    """A zoo name (digits, cifar10, images, text, teacher) or your own pkg.mod:data, called with (split, seed,
+    step)."""
     data_options: dict[str, Any] = {}
     loss: str | None = None
-    """cross-entropy, mse ((f - y)^2 / 2 summed over outputs) or your own pkg.mod:loss, called with (output, batch). None: the
-    function `loss` beside your own build if there is one, else cross-entropy."""
+    """cross-entropy, mse ((f - y)^2 / 2 summed over outputs) or your own pkg.mod:loss, called with (output,
+    batch). None: the function `loss` beside your own build if there is one, else cross-entropy."""
     batch_size: int = Field(64, ge=1)
 
     optimizer: Literal["sgd", "adam", "adamw", "muon"] = "sgd"
@@ -89,7 +91,8 @@ class RunConfig(BaseModel):
     warmup: int = Field(0, ge=0)
     """Steps over which the rate rises linearly from 0."""
     schedule: Literal["constant", "cosine", "linear", "step"] = "constant"
-    """Of the rate after warmup: cosine and linear end at `floor` x lr; step divides by 10 at 50 % and 75 %."""
+    """Of the rate after warmup: cosine and linear end at `floor` x lr; step divides by 10 at 50 % and 75
+    %."""
     floor: float = Field(0.0, ge=0, le=1)
     decay_schedule: Literal["constant", "rate", "cosine"] = "constant"
     """Of the weight decay: constant, in proportion to the rate's schedule, or a cosine to 0."""
@@ -98,19 +101,20 @@ class RunConfig(BaseModel):
     eval_every: int = Field(0, ge=0)
     """Steps between evaluations on the test split; 0: only at the end."""
     eval_examples: int | None = Field(None, ge=0)
-    """Test examples looked at per evaluation, at most; 0: none. None: as many as keep all evaluations together under a
-    tenth of the training's cost (`test_limit`); a user's data function: one batch."""
+    """Test examples looked at per evaluation, at most; 0: none. None: as many as keep all evaluations
+    together under a tenth of the training's cost (`test_limit`); a user's data function: one batch."""
     dtype: Literal["float32", "float64", "bfloat16"] = "float32"
     """bfloat16 is autocast over float32 weights."""
     device: str = "cpu"
     compile: bool = False
     fleet: int = Field(1, ge=1, le=4096)
-    """Slots of the fleet this run trains in, 1: it trains alone. The two differ in rounding, so this is part of a run's name; a
-    sweep fills it in."""
+    """Slots of the fleet this run trains in, 1: it trains alone. The two differ in rounding, so this is part
+    of a run's name; a sweep fills it in."""
     version: Literal[2] = VERSION
     """Of what these fields mean. A store's cells of another version are read, never mixed with new ones."""
     sources: dict[str, str] = {}
-    """SHA-256 of the files behind the user's own functions: another file is another run. Filled in when a sweep is read."""
+    """SHA-256 of the files behind the user's own functions: another file is another run. Filled in when a
+    sweep is read."""
 
     def __init__(self, **given: Any):
         found: list[str] = []
@@ -118,7 +122,8 @@ class RunConfig(BaseModel):
             catalogue.own(given.get("model")) and not str(given["model"]).startswith("hf:")
         ):
             given["loss"] = (
-                "cross-entropy"  # only beside a user's own build may another one stand: elsewhere the name says it all
+                # only beside a user's own build may another one stand: elsewhere the name says it all
+                "cross-entropy"
             )
         try:
             super().__init__(**given)
@@ -140,7 +145,8 @@ class RunConfig(BaseModel):
         """Test examples of one evaluation, at most: `eval_examples`, or what its default stands for.
 
         A training step is three forwards (one forward, a backward of two), an evaluation one, so that
-        all evaluations together cost a tenth of the training at 3/10 steps x batch_size examples. At least a batch.
+        all evaluations together cost a tenth of the training at 3/10 steps x batch_size examples. At least a
+        batch.
 
         >>> RunConfig(width=32, depth=3, lr=0.1, steps=200, batch_size=64).test_limit
         3840
@@ -243,7 +249,8 @@ def _cross(c: dict[str, Any], bad: set[str]) -> list[str]:
         and data_catalogue.KIND[c["data"]] not in model_catalogue.TAKES[c["model"]]
     ):
         found.append(
-            f"data: {c['model']} takes {' or '.join(model_catalogue.TAKES[c['model']])} data: {c['data']} is {data_catalogue.KIND[c['data']]}"
+            f"data: {c['model']} takes {' or '.join(model_catalogue.TAKES[c['model']])} data: {c['data']} is "
+            f"{data_catalogue.KIND[c['data']]}"
         )
         shape = None
     if named["model"] and isinstance(c["model_options"], Mapping):

@@ -1,13 +1,18 @@
-"""Many runs at once that share model, size and data and differ only in numbers (rate, momentum, decay, richness, seed).
+"""Many runs at once that share model, size and data and differ only in numbers (rate, momentum, decay,
+richness, seed).
 
-Small networks spend their time in the interpreter, not in arithmetic. A fleet stacks the parameters of its members,
+Small networks spend their time in the interpreter, not in arithmetic. A fleet stacks the parameters of its
+members,
 
-    theta (rows, D),    losses = vmap(loss)(theta, batches),    d(sum of losses)/d theta,    one optimizer step for all,
+    theta (rows, D),    losses = vmap(loss)(theta, batches),    d(sum of losses)/d theta,    one optimizer
+    step for all,
 
-with the vmapped forward recorded once as a plain graph of tensor operations. The number of rows is the same from the first
-step to the last and on every resume: short fleets are padded, members that diverge stay where they are with a rate of 0. So
-every kernel sees the same shapes in any company, row m of every operation reads row m alone, and a member's numbers are
-bitwise the same whoever else is there. Before the first step this is tried: equal rows must give equal bits.
+with the vmapped forward recorded once as a plain graph of tensor operations. The number of rows is the same
+from the first
+step to the last and on every resume: short fleets are padded, members that diverge stay where they are with a
+rate of 0. So every kernel sees the same shapes in any company, row m of every operation reads row m alone,
+and a member's numbers are bitwise the same whoever else is there. Before the first step this is tried: equal
+rows must give equal bits.
 """
 
 from __future__ import annotations
@@ -32,7 +37,8 @@ from trimtab.runs.results import RunResult, conclude, diverged
 from trimtab.runs.setup import SHARED, Setup, opened, setup
 from trimtab.runs.training import Interrupted, evaluated
 
-ROWS = 16  # rows come in multiples: vectorised loops then have no remainder, which scalar code would round differently
+# rows come in multiples: vectorised loops then have no remainder, which scalar code would round differently
+ROWS = 16
 SLOTS = 16  # members of a fleet where nothing else is said
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 MOMENTS = {"sgd": 1, "adam": 2, "adamw": 2}
@@ -60,8 +66,8 @@ def run(
         checkpoint: file to resume from and to write to.
         every: seconds between checkpoints.
         progress: called after each step with (step, losses of the members still training).
-        stop: asked before each step and between the members of an evaluation; when it says yes the fleet is checkpointed and
-            `train.Interrupted` is raised.
+        stop: asked before each step and between the members of an evaluation; when it says yes the fleet is
+            checkpointed and `train.Interrupted` is raised.
 
     >>> base = RunConfig(width=32, depth=3, lr=0.1, steps=20)
     >>> [r.state for r in run([base.changed(lr=lr) for lr in (0.05, 0.1, 1e4)])]
@@ -71,7 +77,8 @@ def run(
 
 
 class Fleet:
-    """Runs under way together. Row r of the stacked tensors is member `rows[r]`; rows beyond the members repeat the first."""
+    """Runs under way together. Row r of the stacked tensors is member `rows[r]`; rows beyond the members
+    repeat the first."""
 
     def __init__(self, configs: Sequence[RunConfig], checkpoint: Path | str | None = None):
         self.configs = list(configs)
@@ -159,7 +166,8 @@ class Fleet:
         numbers = torch.tensor(values, dtype=self.theta.dtype, device=self.theta.device)
         return numbers.repeat_interleave(torch.tensor(self.sizes, device=self.theta.device))
 
-    # -- training -----------------------------------------------------------------------------------------------------------
+    # -- training
+    # --------------------------------------------------------------------------------------------------------
 
     def go(
         self,
@@ -295,12 +303,14 @@ class Fleet:
         gradients = torch.autograd.grad(losses.sum(), parts)
         if not all(_equal_rows(t.detach()) for t in (losses, *gradients, *fixed)):
             raise InputError(
-                f"equal rows of a fleet must give equal bits: with {len(self.rows)} rows of {self.configs[0].model} (width "
-                f"{self.configs[0].width}, depth {self.configs[0].depth}) they do not on this machine's kernels. Pass fleet = 1."
+                f"equal rows of a fleet must give equal bits: with {len(self.rows)} rows of "
+                f"{self.configs[0].model} (width "
+                f"{self.configs[0].width}, depth {self.configs[0].depth}) they do not on this machine's "
+                "kernels. Pass fleet = 1."
             )
         return graph
 
-    # -- results ------------------------------------------------------------------------------------------------------------
+    # -- results ---------------------------------------------------------------------------------------------
 
     def _evaluate(self, step: int) -> None:
         """Evaluate the members that have not been at this step, if it is time to."""
@@ -405,7 +415,8 @@ def _alike(configs: list[RunConfig]) -> None:
         different = [key for key, value in c.model_dump(include=TOGETHER).items() if value != first[key]]
         if different:
             raise InputError(
-                f"the members of a fleet differ in numbers only (lr, momentum, decay, clip, gamma0, seed): {', '.join(different)} differ."
+                "the members of a fleet differ in numbers only (lr, momentum, decay, clip, gamma0, seed): "
+                f"{', '.join(different)} differ."
             )
     reason = hindrance(configs[0])
     if reason:

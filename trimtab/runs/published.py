@@ -1,9 +1,11 @@
-"""Published architectures by name, at any width and depth: `trimtab explain --hf llama`. Offline, from the configuration.
+"""Published architectures by name, at any width and depth: `trimtab explain --hf llama`. Offline, from the
+configuration.
 
 On one of the zoo's data sets their vocabulary, classes, channels and image size follow the data (`fitted`).
 
-Width is the hidden size, depth the number of layers; the feed-forward keeps its ratio to the width, heads keep their
-dimension where it divides the width (else their number), key-value heads their ratio. Needs the [hf] extra.
+Width is the hidden size, depth the number of layers; the feed-forward keeps its ratio to the width, heads
+keep their dimension where it divides the width (else their number), key-value heads their ratio. Needs the
+[hf] extra.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ SPECIAL = (
 
 
 def published(name: str) -> tuple[Callable[..., nn.Module], Callable[[], Any]]:
-    """(build(width, depth, **fields of the configuration), example()) of a model type of `transformers`, such as "gpt2", "llama" or "vit"."""
+    """(build(width, depth, **fields of the configuration), example()) of a model type of `transformers`, such
+    as "gpt2", "llama" or "vit"."""
     kind, default = _known(name)
     import transformers
 
@@ -54,7 +57,8 @@ def published(name: str) -> tuple[Callable[..., nn.Module], Callable[[], Any]]:
 def fitted(name: str, shape: Shape, options: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """(the fields of a published model's configuration on some data, what is wrong with them).
 
-    Vocabulary, classes, channels and image size follow the data. Options that are given win, where they can work.
+    Vocabulary, classes, channels and image size follow the data. Options that are given win, where they can
+    work.
     """
     kind, default = _known(name)
     given = _canonical(default, options)
@@ -63,7 +67,8 @@ def fitted(name: str, shape: Shape, options: Mapping[str, Any]) -> tuple[dict[st
         return {}, [f"data: hf:{name} takes {takes} data: got {shape.kind} data"]
     if takes == "text" and kind != CAUSAL:
         return {}, [
-            f"data: text asks for the next character, and hf:{name} is no causal language model: write data(split, seed, step) for it and pass file.py:data"
+            f"data: text asks for the next character, and hf:{name} is no causal language model: write "
+            "data(split, seed, step) for it and pass file.py:data"
         ]
     if takes == "text":
         wanted: dict[str, Any] = {"vocab_size": shape.classes}
@@ -93,12 +98,14 @@ def _misfits(wanted: Mapping[str, Any], given: Mapping[str, Any], default: Any) 
         )  # more classes than the data has do no harm
         if _side(value) != wanted[key] and not (least and isinstance(value, int) and value > wanted[key]):
             found.append(
-                f"model_options.{key}: the data has {wanted[key]}: got {value}; leave it out and it follows the data"
+                f"model_options.{key}: the data has {wanted[key]}: got {value}; leave it out and it follows "
+                "the data"
             )
     patch = _side(given.get("patch_size", getattr(default, "patch_size", None)))
     if isinstance(patch, int) and "image_size" in wanted and wanted["image_size"] % patch:
         found.append(
-            f"model_options.patch_size: the image side must be a multiple of the patch: got {wanted['image_size']} px, patch {patch}"
+            "model_options.patch_size: the image side must be a multiple of the patch: got "
+            f"{wanted['image_size']} px, patch {patch}"
         )
     return found
 
@@ -120,14 +127,16 @@ def _known(name: str) -> tuple[str, Any]:
     if kind is None:
         near = sorted({n for _, names in kinds for n in names if n[:3] == name[:3]})
         raise InputError(
-            f"--hf takes a model type of transformers with a language-model or image-classification head: got {name!r}{', near it are ' + ', '.join(near[:8]) if near else ''}."
+            "--hf takes a model type of transformers with a language-model or image-classification head: "
+            f"got {name!r}{', near it are ' + ', '.join(near[:8]) if near else ''}."
         )
     default = transformers.AutoConfig.for_model(name)
     if not isinstance(getattr(default, "hidden_size", None), int) or not isinstance(
         getattr(default, "num_hidden_layers", None), int
     ):
         raise InputError(
-            f"{name} has stages, not one width and one depth: write build(width, depth) for it and pass file.py:build."
+            f"{name} has stages, not one width and one depth: write build(width, depth) for it and pass "
+            "file.py:build."
         )
     return kind, default
 
@@ -144,7 +153,8 @@ def _side(size: Any) -> Any:
 
 
 def _sizes(config: Any, width: int, depth: int, fields: dict[str, Any]) -> dict[str, int]:
-    """The configuration's size fields for a width and a depth, under their common names, but for those given."""
+    """The configuration's size fields for a width and a depth, under their common names, but for those
+    given."""
     sizes: dict[str, int] = {"hidden_size": width, "num_hidden_layers": depth}
     hidden, heads = config.hidden_size, getattr(config, "num_attention_heads", None)
     for inner in ("intermediate_size", "d_ff", "n_inner"):

@@ -1,6 +1,7 @@
 """The result of one run, and how it is read off the loss curve. No torch.
 
-diverged   the loss is not finite, or 10,000 times what it was: the run ends there, with the step and the last finite loss
+diverged   the loss is not finite, or 10,000 times what it was: the run ends there, with the step and the last
+finite loss
 collapsed  it ended at or above its initial loss: trained nothing, never counted as stable
 train_loss the mean over the last tenth of the steps (the last value of the smoothed curve)
 """
@@ -25,7 +26,8 @@ Tested = tuple[Any, ...]  # (step, test loss, accuracy or None, test examples lo
 class RunResult:
     """What a run gave. Losses are in the loss's own unit, `seconds` wall time, `flops` of training.
 
-    `test_examples` is how many test examples `test_loss` and `accuracy` are of; None where nothing was evaluated.
+    `test_examples` is how many test examples `test_loss` and `accuracy` are of; None where nothing was
+    evaluated.
 
     `curves` has "step", "loss", "smoothed", and "test_step", "test_loss", "accuracy" where it was evaluated.
     """

@@ -1,8 +1,8 @@
 """What a configuration names, made real: the model at its size, the batches, the loss, the parametrization.
 
 The structure of a model does not depend on the draw of its weights. So one canonical draw is parametrized
-for each (model, size, scheme, gamma0), and every run of that size multiplies its own draw by the same numbers: a run's
-start depends on its own seed alone, whoever else is trained.
+for each (model, size, scheme, gamma0), and every run of that size multiplies its own draw by the same
+numbers: a run's start depends on its own seed alone, whoever else is trained.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ class Setup:
         """The model at its size as its own code draws it, in training mode, to look at."""
         return self.drawn(self.config.width, self.config.depth, PLAN_SEED).to(self.config.device).train()
 
-    # -- data ------------------------------------------------------------------------------------------------------------
+    # -- data
+    # --------------------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
         c = self.config
@@ -89,7 +90,8 @@ class Setup:
         self._function = load(c.data) if self.source is None else None
         if self._function is not None and not by_split(self._function):
             raise InputError(
-                f"data: {c.data} must be data(split, seed, step), with split 'train' or 'test': it takes {inspect.signature(self._function)}."
+                f"data: {c.data} must be data(split, seed, step), with split 'train' or 'test': it takes "
+                f"{inspect.signature(self._function)}."
             )
         self._fields: dict[str, Any] = {}  # of a published model's configuration, on a data set of the zoo
         if self.source is not None:
@@ -134,10 +136,11 @@ class Setup:
         if isinstance(batch, list | tuple) and len(batch) == 2:
             return tuple(batch)
         raise InputError(
-            f"{self.config.data} must return (inputs, target) or a dict of the model's arguments: got {type(batch).__name__}."
+            f"{self.config.data} must return (inputs, target) or a dict of the model's arguments: got "
+            f"{type(batch).__name__}."
         )
 
-    # -- model -----------------------------------------------------------------------------------------------------------
+    # -- model -----------------------------------------------------------------------------------------------
 
     def build(self, width: int, depth: int) -> nn.Module:
         c = self.config
@@ -181,7 +184,8 @@ class Setup:
             )
 
     def begin(self, seed: int) -> tuple[nn.Module, Parametrization]:
-        """The model a run begins with, its own draw times this size's numbers, and the numbers that go with it."""
+        """The model a run begins with, its own draw times this size's numbers, and the numbers that go with
+        it."""
         model = self.drawn(self.config.width, self.config.depth, seed)
         plan = self.plan.on(model)
         return model.to(self.config.device), plan
@@ -205,16 +209,18 @@ class Setup:
             self.evaluate(self.sample, self.cast(self.batch(0, 0)))
         return 3.0 * counter.get_total_flops()
 
-    # -- loss ------------------------------------------------------------------------------------------------------------
+    # -- loss ------------------------------------------------------------------------------------------------
 
     def cast(self, batch: Batch) -> Batch:
         """A batch on the run's device, its floats in the run's precision."""
         dtype = torch.float64 if self.config.dtype == "float64" else torch.float32
         if self.config.device == "cpu" and dtype == torch.float32 and self.source is not None:
             return batch  # the zoo's data is made like this
-        move = lambda v: (
-            v.to(self.config.device, dtype if v.is_floating_point() else None) if isinstance(v, Tensor) else v
-        )  # noqa: E731
+
+        def move(v: Any) -> Any:
+            floats = isinstance(v, Tensor) and v.is_floating_point()
+            return v.to(self.config.device, dtype if floats else None) if isinstance(v, Tensor) else v
+
         if isinstance(batch, dict):
             return {k: move(v) for k, v in batch.items()}
         inputs, target = batch
@@ -289,7 +295,8 @@ def _told(config: RunConfig, make: Callable[[], Made]) -> Made:
     except Exception as error:
         c = config
         raise InputError(
-            f"model {c.model} (width {c.width}, depth {c.depth}) on data {c.data} could not be set up: {type(error).__name__}: {error}"
+            f"model {c.model} (width {c.width}, depth {c.depth}) on data {c.data} could not be set up: "
+            f"{type(error).__name__}: {error}"
         ) from error
 
 
@@ -312,12 +319,14 @@ def _setup(key: str, held: _Held) -> Setup:
 
 
 def named(model: str) -> Callable[..., nn.Module]:
-    """The `build(width, depth, **options)` behind a name that is not the zoo's: the user's, or transformers' as hf:llama."""
+    """The `build(width, depth, **options)` behind a name that is not the zoo's: the user's, or transformers'
+    as hf:llama."""
     return published(model.removeprefix(HF))[0] if model.startswith(HF) else load(model)
 
 
 def forward(model: Callable[..., Any], batch: Batch) -> Any:
-    """The model's output on a batch: keyword arguments of a dict, else the inputs: a tensor, a tuple or a dict."""
+    """The model's output on a batch: keyword arguments of a dict, else the inputs: a tensor, a tuple or a
+    dict."""
     inputs = batch if isinstance(batch, dict) else batch[0]
     if isinstance(inputs, dict):
         return model(**inputs)
@@ -345,14 +354,16 @@ def scored(output: Any, batch: Batch, loss: str) -> tuple[Tensor, Tensor]:
     scores, target = logits(output), None if isinstance(batch, dict) else batch[1]
     if scores is None or not isinstance(target, Tensor):
         raise InputError(
-            f"{loss} needs a tensor of outputs (or .logits) and a target tensor: got {type(output).__name__} and {'a dict batch' if target is None else type(target).__name__}. "
+            f"{loss} needs a tensor of outputs (or .logits) and a target tensor: got {type(output).__name__} "
+            f"and {'a dict batch' if target is None else type(target).__name__}. "
             "Pass a loss function of your own: loss = 'file.py:loss', called with (output, batch)."
         )
     return scores, target
 
 
 def class_axis(scores: Tensor, target: Tensor) -> int | None:
-    """Where the classes are: last, or second as torch has them for images; None where the shapes do not fit."""
+    """Where the classes are: last, or second as torch has them for images; None where the shapes do not
+    fit."""
     if scores.ndim < 4 and scores.shape[:-1] == target.shape:
         return -1
     if scores.ndim > 1 and (scores.shape[0], *scores.shape[2:]) == tuple(target.shape):
@@ -363,12 +374,14 @@ def class_axis(scores: Tensor, target: Tensor) -> int | None:
 
 
 def cross_entropy(output: Any, batch: Batch) -> Tensor:
-    """Mean cross-entropy in nats over examples and, for sequences, positions; a dict's own loss where it has one."""
+    """Mean cross-entropy in nats over examples and, for sequences, positions; a dict's own loss where it has
+    one."""
     if isinstance(batch, dict):
         loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
         if loss is None:
             raise InputError(
-                "a batch that is a dict needs a model whose output has .loss (pass labels), or a loss function of your own: loss = 'file.py:loss'."
+                "a batch that is a dict needs a model whose output has .loss (pass labels), or a loss "
+                "function of your own: loss = 'file.py:loss'."
             )
         return loss
     scores, target = scored(output, batch, "cross-entropy")
@@ -378,13 +391,15 @@ def cross_entropy(output: Any, batch: Batch) -> Tensor:
             target.sum(-1), torch.ones_like(target.sum(-1)), atol=1e-3
         ):
             raise InputError(
-                f"cross-entropy takes classes, or probabilities over the last dimension: got floats of shape {tuple(target.shape)} for outputs {tuple(scores.shape)}. {own}"
+                "cross-entropy takes classes, or probabilities over the last dimension: got floats of shape "
+                f"{tuple(target.shape)} for outputs {tuple(scores.shape)}. {own}"
             )
         return functional.cross_entropy(scores.flatten(0, -2), target.flatten(0, -2))
     axis = class_axis(scores, target)
     if axis is None:
         raise InputError(
-            f"cross-entropy needs one class per output row: the outputs are {tuple(scores.shape)}, the target {tuple(target.shape)}. {own}"
+            f"cross-entropy needs one class per output row: the outputs are {tuple(scores.shape)}, the "
+            f"target {tuple(target.shape)}. {own}"
         )
     return (
         functional.cross_entropy(scores, target)
@@ -399,7 +414,8 @@ def mse(output: Any, batch: Batch) -> Tensor:
     if y.is_floating_point():
         if y.numel() != f.numel():
             raise InputError(
-                f"mse needs one number per output: the outputs are {tuple(f.shape)}, the target {tuple(y.shape)}."
+                f"mse needs one number per output: the outputs are {tuple(f.shape)}, the target "
+                f"{tuple(y.shape)}."
             )
         y = y.reshape(f.shape)
     else:
@@ -408,7 +424,8 @@ def mse(output: Any, batch: Batch) -> Tensor:
 
 
 def correct(output: Any, batch: Batch) -> tuple[int, int] | None:
-    """(right, all) predictions of a classifier, None where targets are not classes; targets of -100 are not asked, as in the loss."""
+    """(right, all) predictions of a classifier, None where targets are not classes; targets of -100 are not
+    asked, as in the loss."""
     scores = logits(output)
     target = batch.get("labels") if isinstance(batch, dict) else batch[1]
     if (

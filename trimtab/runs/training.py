@@ -1,9 +1,10 @@
 """One run: RunConfig -> RunResult.
 
-    for step in range(steps):   theta <- optimizer(theta, grad loss(model(batch(seed, step))), lr * rate(step))
+    for step in range(steps):   theta <- optimizer(theta, grad loss(model(batch(seed, step))), lr *
+    rate(step))
 
-Deterministic: the start is a function of (config, seed), each batch and each dropout mask of (seed, step). A run resumed
-from a checkpoint is bitwise the uninterrupted one.
+Deterministic: the start is a function of (config, seed), each batch and each dropout mask of (seed, step). A
+run resumed from a checkpoint is bitwise the uninterrupted one.
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ class Run:
                 self._restore(state)
             elif state is not None:
                 self.said.append(
-                    f"the checkpoint {self.path} is of another configuration: this run begins anew and will replace it."
+                    f"the checkpoint {self.path} is of another configuration: this run begins anew and will "
+                    "replace it."
                 )
         self.callable: Any = torch.compile(self.model) if config.compile else self.model
 
@@ -186,7 +188,8 @@ class Run:
 def evaluated(
     made: Setup, model: nn.Module, asked: Callable[[], bool] = lambda: False
 ) -> tuple[Any, ...] | None:
-    """(loss, accuracy, examples looked at) over the test batches; None when `asked` said stop between two of them."""
+    """(loss, accuracy, examples looked at) over the test batches; None when `asked` said stop between two of
+    them."""
     model.eval()
     total, seen, right, judged = 0.0, 0, 0, 0
     with torch.no_grad():

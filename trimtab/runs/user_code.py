@@ -53,7 +53,8 @@ def beside(spec: str, name: str) -> Callable[..., Any] | None:
 
 
 def of_step(data: Callable[..., Any]) -> Callable[[int], Any]:
-    """The training batches of seed 0 as a function of the step: from data(split, seed, step), or data(step) itself.
+    """The training batches of seed 0 as a function of the step: from data(split, seed, step), or data(step)
+    itself.
 
     >>> of_step(lambda split, seed, step: (split, seed, step))(7), of_step(lambda step: step)(7)
     (('train', 0, 7), 7)
@@ -96,7 +97,8 @@ def built(
     >>> built(lambda width: None, 32, 2)
     Traceback (most recent call last):
         ...
-    trimtab.errors.InputError: build must take (width, depth): it is build(width), and cannot be called as build(32, 2).
+    trimtab.errors.InputError: build must take (width, depth): it is build(width), and cannot be called as
+    build(32, 2).
     """
     options = dict(options or {})
     problem = _signature_fault(build, width, depth, name, options)
@@ -192,5 +194,6 @@ def _module(place: str) -> ModuleType:
         return importlib.import_module(place)
     except ImportError as error:
         raise InputError(
-            f"module {place!r} could not be imported: {error}. Run from the folder that holds it, or pass file.py:function."
+            f"module {place!r} could not be imported: {error}. Run from the folder that holds it, or pass "
+            "file.py:function."
         ) from error

@@ -26,7 +26,6 @@ from trimtab.structure.operations import CONVOLUTIONS, JOINT, LINEAR, MATMULS, N
 from trimtab.structure.trace import Node, Ref, Trace, adjustable
 
 LIMIT = 8  # alternatives worth trying: products of activations offer two each
-THE_SKIP = "the skip itself"
 SCALE = 1.7  # not a power of two, so that rounding would show
 
 
@@ -45,6 +44,10 @@ Tail = dict[Site, float]
 
 class Blocked(Exception):
     """The walk met an operation that does not commute with a scale; the message names it."""
+
+
+class ThroughSkip(Blocked):
+    """The walk met the skip that the branch starts from: the branch holds the skip itself."""
 
 
 def tails(
@@ -86,7 +89,7 @@ class _Walk:
                 return [{}]
             raise Blocked("a constant that is added")
         if value == self.stop:
-            raise Blocked(THE_SKIP)
+            raise ThroughSkip("the skip itself")
         node = self.trace.producer(value)
         if node is None:
             raise Blocked("the model's input")
@@ -99,14 +102,15 @@ class _Walk:
     def first(self, *options: tuple[int, Node]) -> list[Tail]:
         """Alternatives: any one of these, scaled alone, scales the product."""
         found: list[Tail] = []
-        why = ""
+        reasons: list[Blocked] = []
         for value, node in options:
             try:
                 found += self.of(value, node)
             except Blocked as blocked:
-                why = str(blocked) if not why or str(blocked) == THE_SKIP else why
+                reasons.append(blocked)
         if not found:
-            raise Blocked(why)
+            reasons.append(Blocked(""))  # of no options at all
+            raise next((r for r in reasons if isinstance(r, ThroughSkip)), reasons[0])
         return found
 
     def all(self, values: list[int], node: Node) -> list[Tail]:

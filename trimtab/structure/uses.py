@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping, Sequence
 
 from trimtab.structure import operations
 from trimtab.structure.trace import Node, Ref, Trace
@@ -34,194 +35,242 @@ class Use:
     node: int
 
 
+@dataclasses.dataclass(frozen=True)
 class Flow:
-    """Activations, mixing operations, ancestors and parameter uses of one trace."""
+    """What flows through one trace, by value and by node.
 
-    def __init__(self, trace: Trace):
-        self.trace = trace
-        self.act = self._activations()
-        self.mixing = [self._mixes(node) for node in trace.nodes]
-        self.behind = self._ancestors()
-        self.uses = {name: self._uses(index) for name, index in trace.params.items()}
+    Args:
+        act: by value, whether it is an activation.
+        mixing: by node, whether it mixes.
+        behind: by value, the bit set of values it was computed from, itself included.
+        uses: by parameter name, in the order of the forward.
+    """
 
-    # -- what flows ----------------------------------------------------------------------------------------------
-
-    def _activations(self) -> list[bool]:
-        """Which values are activations: what depends on the inputs, and learned tokens repeated over the batch."""
-        act = [v.source == "input" for v in self.trace.values]
-        for node in self.trace.nodes:
-            is_act = (
-                any(act[i] for i in node.inputs) and self.trace.values[node.outputs[0]].from_input
-                if node.outputs
-                else False
-            )
-            if not is_act and node.name in ("expand", "repeat") and node.outputs:
-                v = self.trace.values[node.outputs[0]]
-                grown = (
-                    math.prod(v.shape) > math.prod(self.trace.values[node.inputs[0]].shape)
-                    if node.inputs
-                    else False
-                )
-                is_act = v.from_param and v.is_float and grown and not self._only_multiplied(node)
-            is_act = is_act or any(act[i] and not self.trace.values[i].from_input for i in node.inputs)
-            for o in node.outputs:
-                act[o] = is_act
-        return act
-
-    def _only_multiplied(self, node: Node) -> bool:
-        """An expanded weight goes straight into a batched product; a token goes anywhere else."""
-        todo = list(self.trace.consumers[node.outputs[0]])
-        while todo:
-            user = self.trace.nodes[todo.pop()]
-            if user.name in operations.MATMULS:
-                if all(
-                    self.trace.values[i].from_param and not self.trace.values[i].from_input
-                    for i in user.inputs
-                ):
-                    return False  # by another weight: a query that is learned (attention pooling)
-                continue
-            if user.name not in operations.LINEAR:
-                return False
-            todo += [c for o in user.outputs for c in self.trace.consumers[o]]
-        return True
+    trace: Trace
+    act: tuple[bool, ...]
+    mixing: tuple[bool, ...]
+    behind: tuple[int, ...]
+    uses: Mapping[str, tuple[Use, ...]]
 
     def weightlike(self, value: int) -> bool:
-        v = self.trace.values[value]
-        return v.from_param and not self.act[value] and v.is_float
+        return _weightlike(self.trace, self.act, value)
 
-    def _mixes(self, node: Node) -> bool:
-        values = self.trace.values
-        if (
-            node.pointwise
-            or node.name in operations.NORMS
-            or node.name in operations.JOINT
-            or node.name in operations.ACTIVATIONS
-        ):
-            return self._sums_products(node) is not None
-        weights = [i for i in node.inputs if self.weightlike(i) and len(values[i].shape) >= 2]
-        if not weights or not any(self.act[i] for i in node.inputs):
-            return False
-        return node.name not in operations.LINEAR or node.name in operations.LOOKUPS
+    def comes_from(self, value: int, earlier: int) -> bool:
+        """Whether `value` was computed from `earlier` (or is it)."""
+        return bool(self.behind[value] >> earlier & 1)
 
-    def _sums_products(self, node: Node) -> tuple[int, int] | None:
-        """(x * w).sum(dim): a matrix product written by hand. Its (fan-in, fan-out)."""
-        if node.name != "mul" or not node.outputs:
-            return None
-        weights = [i for i in node.inputs if self.weightlike(i)]
-        users = self.trace.consumers[node.outputs[0]]
-        if len(weights) != 1 or len(users) != 1 or not any(self.act[i] for i in node.inputs):
-            return None
-        user = self.trace.nodes[users[0]]
-        if user.name != "sum" or len(user.args) < 2 or not isinstance(user.args[1], list | tuple):
-            return None
-        rank = len(self.trace.values[node.outputs[0]].shape)
-        shape = self.trace.values[weights[0]].shape
-        shape = (1,) * (rank - len(shape)) + shape
-        summed = {d % rank for d in user.args[1]}
-        fan_in = math.prod(n for d, n in enumerate(shape) if d in summed)
-        return (fan_in, math.prod(shape) // max(fan_in, 1)) if fan_in > 1 else None
+    def activations_into(self, node: Node) -> list[int]:
+        return [i for i in node.inputs if self.act[i]]
 
-    def _ancestors(self) -> list[int]:
-        """For each value the bit set of values it was computed from, itself included."""
-        behind = [1 << v.index for v in self.trace.values]
-        for node in self.trace.nodes:
-            together = 0
-            for i in node.inputs:
-                together |= behind[i]
-            for o in node.outputs:
-                behind[o] |= together
-        return behind
+    def params_between(self, source: int, branch: int) -> set[str]:
+        """Parameters used on a way from one value to another."""
+        nodes = self.trace.nodes
+        return {
+            name
+            for name, uses in self.uses.items()
+            for use in uses
+            if use.node >= 0
+            and any(
+                self.comes_from(branch, o) and self.comes_from(o, source) for o in nodes[use.node].outputs
+            )
+        }
 
-    # -- parameter uses ------------------------------------------------------------------------------------------
-
-    def _uses(self, param: int) -> list[Use]:
-        """Follow a parameter through views, casts and other parameters until it meets an activation."""
-        numel = math.prod(self.trace.values[param].shape)
-        found: list[Use] = []
-        todo, seen = [(param, False)], {param}
-        while todo:
-            value, factor = todo.pop()
-            for user in (self.trace.nodes[n] for n in self.trace.consumers[value]):
-                if any(self.act[o] for o in user.outputs):
-                    found.append(self._use(user, value, numel, factor))
-                    continue
-                if user.name in operations.MATMULS or user.name in operations.CONVOLUTIONS:
-                    if all(
-                        self.trace.values[i].constant for i in user.inputs if i != value
-                    ):  # of a fixed table (sinusoids)
-                        found.append(self._use(user, value, numel, factor))
-                    else:  # a product of parameters: which extent meets the input is not followed
-                        found.append(
-                            Use("unknown", 1, math.prod(self.trace.values[value].shape), 1, user.index)
-                        )
-                    continue
-                for o in user.outputs:
-                    if o not in seen and self.trace.values[o].is_float:
-                        seen.add(o)
-                        # A factor of a weight (the g of weight_norm) has fewer numbers than the weight it makes.
-                        grown = (user.pointwise or user.name.startswith("_weight_norm")) and math.prod(
-                            self.trace.values[o].shape
-                        ) > math.prod(self.trace.values[value].shape)
-                        todo.append((o, factor or grown))
-            if value in self.trace.outputs:
-                found.append(Use("elementwise", 1, math.prod(self.trace.values[value].shape), 1, -1))
-        return sorted(found, key=lambda use: use.node)
+    def mix_depth(self, start: int, end: int) -> int:
+        """The most mixing operations on a path from one value to another; -1 without a path."""
+        if not self.comes_from(end, start):
+            return -1
+        depth = {start: 0}
+        first = max((self.trace.consumers[start] or [0])[0], 0)
+        last = self.trace.values[end].node
+        assert last is not None
+        for node in self.trace.nodes[first : last + 1]:
+            depths = [depth[i] for i in node.inputs if i in depth]
+            on_the_way = depths and node.outputs and self.comes_from(end, node.outputs[0])
+            if on_the_way or end in node.outputs:
+                best = max(depths, default=0) + self.mixing[node.index]
+                depth |= dict.fromkeys(node.outputs, best)
+        return depth.get(end, -1)
 
     def pieces(self, use: Use) -> tuple[int, ...]:
         """How a product's outputs are cut up at once, if they are: a projection that makes several things."""
+        values = self.trace.values
         value, bias = self.trace.nodes[use.node].outputs[0], 0
-        while True:
-            shape = self.trace.values[value].shape
+        while use.fan_out in (shape := values[value].shape):
             users = [self.trace.nodes[n] for n in self.trace.consumers[value]]
-            if use.fan_out not in shape:
-                return ()
             dim = max(d for d, n in enumerate(shape) if n == use.fan_out)
             if users and all(user.name in operations.CUTS for user in users):
-                sizes = [self.trace.values[o].shape for user in users for o in user.outputs]
+                sizes = [values[o].shape for user in users for o in user.outputs]
                 cut = tuple(s[dim] for s in sizes if len(s) == len(shape))
                 return cut if len(cut) > 1 and sum(cut) == use.fan_out else ()
-            added = (
-                len(users) == 1
-                and users[0].name == "add"
-                and any(self.weightlike(i) for i in users[0].inputs)
-            )
-            if len(users) != 1 or not (users[0].name in operations.REARRANGED or (added and not bias)):
+            if len(users) != 1:
+                return ()
+            added = users[0].name == "add" and any(self.weightlike(i) for i in users[0].inputs)
+            if not (users[0].name in operations.REARRANGED or (added and not bias)):
                 return ()
             value, bias = users[0].outputs[0], bias + added
+        return ()
 
-    def _use(self, node: Node, value: int, numel: int, factor: bool) -> Use:
-        shape = self.trace.values[value].shape
-        size = math.prod(shape)
-        refs = [a.index for a in node.args if isinstance(a, Ref)]
-        elementwise = Use("elementwise", 1, min(size, numel), 1, node.index)
-        by_hand = self._sums_products(node)
-        if by_hand is not None:
-            return Use("contract", by_hand[0], by_hand[1], 1, node.index)
-        if factor or (not self.mixing[node.index] and node.name not in operations.MATMULS):
+
+def flow(trace: Trace) -> Flow:
+    """Activations, mixing operations, ancestors and parameter uses of a trace.
+
+    >>> import torch
+    >>> from trimtab.structure.recording import record
+    >>> found = flow(record(torch.nn.Linear(3, 5), torch.zeros(2, 3)))
+    >>> [(use.kind, use.fan_in, use.fan_out) for use in found.uses["weight"]]
+    [('contract', 3, 5)]
+    """
+    act = _activations(trace)
+    mixing = tuple(_mixes(trace, act, node) for node in trace.nodes)
+    uses = {name: _uses(trace, act, mixing, index) for name, index in trace.params.items()}
+    return Flow(trace=trace, act=act, mixing=mixing, behind=_ancestors(trace), uses=uses)
+
+
+def _activations(trace: Trace) -> tuple[bool, ...]:
+    """Which values are activations: what depends on the inputs, and learned tokens repeated over the batch."""
+    act = [v.source == "input" for v in trace.values]
+    for node in trace.nodes:
+        if not node.outputs:
+            continue
+        out = trace.values[node.outputs[0]]
+        is_act = any(act[i] for i in node.inputs) and out.from_input
+        if not is_act and node.name in ("expand", "repeat") and node.inputs:
+            grown = math.prod(out.shape) > math.prod(trace.values[node.inputs[0]].shape)
+            is_act = out.from_param and out.is_float and grown and not _only_multiplied(trace, node)
+        is_act = is_act or any(act[i] and not trace.values[i].from_input for i in node.inputs)
+        for o in node.outputs:
+            act[o] = is_act
+    return tuple(act)
+
+
+def _only_multiplied(trace: Trace, node: Node) -> bool:
+    """An expanded weight goes straight into a batched product; a token goes anywhere else."""
+    todo = list(trace.consumers[node.outputs[0]])
+    while todo:
+        user = trace.nodes[todo.pop()]
+        if user.name in operations.MATMULS:
+            operands = [trace.values[i] for i in user.inputs]
+            if all(v.from_param and not v.from_input for v in operands):
+                return False  # by another weight: a query that is learned (attention pooling)
+            continue
+        if user.name not in operations.LINEAR:
+            return False
+        todo += [c for o in user.outputs for c in trace.consumers[o]]
+    return True
+
+
+def _weightlike(trace: Trace, act: Sequence[bool], value: int) -> bool:
+    v = trace.values[value]
+    return v.from_param and not act[value] and v.is_float
+
+
+def _mixes(trace: Trace, act: Sequence[bool], node: Node) -> bool:
+    elementwise = node.pointwise or node.name in operations.JOINT or node.name in operations.ACTIVATIONS
+    if elementwise or node.name in operations.NORMS:
+        return _sums_products(trace, act, node) is not None
+    weights = [i for i in node.inputs if _weightlike(trace, act, i) and len(trace.values[i].shape) >= 2]
+    if not weights or not any(act[i] for i in node.inputs):
+        return False
+    return node.name not in operations.LINEAR or node.name in operations.LOOKUPS
+
+
+def _sums_products(trace: Trace, act: Sequence[bool], node: Node) -> tuple[int, int] | None:
+    """(x * w).sum(dim): a matrix product written by hand. Its (fan-in, fan-out)."""
+    if node.name != "mul" or not node.outputs:
+        return None
+    weights = [i for i in node.inputs if _weightlike(trace, act, i)]
+    users = trace.consumers[node.outputs[0]]
+    if len(weights) != 1 or len(users) != 1 or not any(act[i] for i in node.inputs):
+        return None
+    user = trace.nodes[users[0]]
+    if user.name != "sum" or len(user.args) < 2 or not isinstance(user.args[1], list | tuple):
+        return None
+    rank = len(trace.values[node.outputs[0]].shape)
+    shape = trace.values[weights[0]].shape
+    shape = (1,) * (rank - len(shape)) + shape
+    summed = {d % rank for d in user.args[1]}
+    fan_in = math.prod(n for d, n in enumerate(shape) if d in summed)
+    return (fan_in, math.prod(shape) // max(fan_in, 1)) if fan_in > 1 else None
+
+
+def _ancestors(trace: Trace) -> tuple[int, ...]:
+    behind = [1 << v.index for v in trace.values]
+    for node in trace.nodes:
+        together = 0
+        for i in node.inputs:
+            together |= behind[i]
+        for o in node.outputs:
+            behind[o] |= together
+    return tuple(behind)
+
+
+def _uses(trace: Trace, act: Sequence[bool], mixing: Sequence[bool], param: int) -> tuple[Use, ...]:
+    """Follow a parameter through views, casts and other parameters until it meets an activation."""
+    size = lambda value: math.prod(trace.values[value].shape)  # noqa: E731
+    found: list[Use] = []
+    todo, seen = [(param, False)], {param}
+    while todo:
+        value, factor = todo.pop()
+        for user in (trace.nodes[n] for n in trace.consumers[value]):
+            if any(act[o] for o in user.outputs):
+                found.append(_use(trace, act, mixing, user, value, size(param), factor))
+                continue
+            if user.name in operations.MATMULS or user.name in operations.CONVOLUTIONS:
+                if all(trace.values[i].constant for i in user.inputs if i != value):
+                    # of a fixed table (sinusoids)
+                    found.append(_use(trace, act, mixing, user, value, size(param), factor))
+                else:  # a product of parameters: which extent meets the input is not followed
+                    found.append(Use("unknown", 1, size(value), 1, user.index))
+                continue
+            for o in user.outputs:
+                if o in seen or not trace.values[o].is_float:
+                    continue
+                seen.add(o)
+                # A factor of a weight (the g of weight_norm) has fewer numbers than the weight it makes.
+                spread = user.pointwise or user.name.startswith("_weight_norm")
+                todo.append((o, factor or (spread and size(o) > size(value))))
+        if value in trace.outputs:
+            found.append(Use("elementwise", 1, size(value), 1, -1))
+    return tuple(sorted(found, key=lambda use: use.node))
+
+
+def _use(
+    trace: Trace,
+    act: Sequence[bool],
+    mixing: Sequence[bool],
+    node: Node,
+    value: int,
+    numel: int,
+    factor: bool,
+) -> Use:
+    """The use that one operation makes of a parameter of `numel` numbers, met as `value`."""
+    shape = trace.values[value].shape
+    size = math.prod(shape)
+    by_hand = _sums_products(trace, act, node)
+    if by_hand is not None:
+        return Use("contract", by_hand[0], by_hand[1], 1, node.index)
+    elementwise = Use("elementwise", 1, min(size, numel), 1, node.index)
+    if factor or (not mixing[node.index] and node.name not in operations.MATMULS):
+        return elementwise
+    refs = [a.index for a in node.args if isinstance(a, Ref)]
+    if node.name in operations.MATMULS:
+        if len(shape) == 1:
+            return Use("contract", size, 1, 1, node.index)
+        fan_in, fan_out = (shape[-1], shape[-2]) if refs[0] == value else (shape[-2], shape[-1])
+        copies = max(1, min(math.prod(shape[:-2]), numel // max(1, fan_in * fan_out)))
+        return Use("contract", fan_in, fan_out, copies, node.index)
+    if node.name in operations.CONVOLUTIONS:
+        if refs[1] != value:
             return elementwise
-        if node.name in operations.MATMULS:
-            left = refs[0] == value
-            if len(shape) == 1:
-                return Use("contract", size, 1, 1, node.index)
-            fan_in, fan_out = (shape[-1], shape[-2]) if left else (shape[-2], shape[-1])
-            copies = max(1, min(math.prod(shape[:-2]), numel // max(1, fan_in * fan_out)))
-            return Use("contract", fan_in, fan_out, copies, node.index)
-        if node.name in operations.CONVOLUTIONS:
-            if refs[1] != value:
-                return elementwise
-            transposed, groups = bool(node.args[6]), int(node.args[8])
-            kernel = math.prod(shape[2:])
-            channels, out = (shape[0] // groups, shape[1] * groups) if transposed else (shape[1], shape[0])
-            if groups > 1 and channels == 1:
-                return elementwise
-            return Use("contract", channels * kernel, out, 1, node.index)
-        if node.name in operations.LOOKUPS:
-            rows = (
-                shape[0]
-                if node.name in operations.TABLES or node.name == "index"
-                else shape[int(node.args[1])]
-            )
-            return Use("lookup", rows, size // max(rows, 1), 1, node.index)
-        if node.name == "linear" and len(shape) == 2:
-            return Use("contract", shape[1], shape[0], 1, node.index)
-        return Use("unknown", 1, size, 1, node.index)
+        transposed, groups = bool(node.args[6]), int(node.args[8])
+        channels, out = (shape[0] // groups, shape[1] * groups) if transposed else (shape[1], shape[0])
+        if groups > 1 and channels == 1:
+            return elementwise
+        return Use("contract", channels * math.prod(shape[2:]), out, 1, node.index)
+    if node.name in operations.LOOKUPS:
+        by_row = node.name in operations.TABLES or node.name == "index"
+        rows = shape[0] if by_row else shape[int(node.args[1])]
+        return Use("lookup", rows, size // max(rows, 1), 1, node.index)
+    if node.name == "linear" and len(shape) == 2:
+        return Use("contract", shape[1], shape[0], 1, node.index)
+    return Use("unknown", 1, size, 1, node.index)

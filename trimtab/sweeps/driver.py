@@ -1,11 +1,13 @@
 """`trimtab.sweep`: fill the store with the grid's cells, keep workers alive until all are finished.
 
-Everything is decided when cells are created and written with them: which cells form a fleet, what each costs. A second
-call resumes; two calls at once share the work. A driver that died left claims behind: its host and process are in their
-names, so the next driver on that host takes them back at once instead of waiting for the lease.
+Everything is decided when cells are created and written with them: which cells form a fleet, what each costs.
+A second call resumes; two calls at once share the work. A driver that died left claims behind: its host and
+process are in their names, so the next driver on that host takes them back at once instead of waiting for the
+lease.
 
-Ctrl-C: the driver tells the workers and waits until they are gone. A worker that trains finishes its step, writes its
-checkpoint and leaves; one that does anything else leaves at once. So the command ends within one step and one checkpoint.
+Ctrl-C: the driver tells the workers and waits until they are gone. A worker that trains finishes its step,
+writes its checkpoint and leaves; one that does anything else leaves at once. So the command ends within one
+step and one checkpoint.
 """
 
 from __future__ import annotations
@@ -19,12 +21,10 @@ import os
 import queue
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from trimtab.runs.config import VERSION, RunConfig
 from trimtab.runs.user_code import sources
 from trimtab.sweeps import grid
 from trimtab.sweeps.grid import SweepConfig
+from trimtab.sweeps.owners import alive, new_owner
 from trimtab.sweeps.repair import mended
 from trimtab.sweeps.store import Store, StoreError
 from trimtab.sweeps.worker import DISK, folder_of
@@ -80,8 +81,9 @@ def sweep(
         store: the SQLite file; default: beside the file, as sweep.db.
         workers: processes. threads: of each.
         engine: "local".
-        progress: an object with `update(store, running)`, called twice a second, and `stopping(running)`, called when the sweep
-            is interrupted and waits for this many workers, and `note(text)`; None is silent.
+        progress: an object with `update(store, running)`, called twice a second, and `stopping(running)`,
+            called when the sweep is interrupted and waits for this many workers, and `note(text)`; None is
+            silent.
 
     Raises:
         InputError: everything that is wrong with the sweep, before any work.
@@ -119,7 +121,7 @@ class Driver:
             progress,
         )
         self.begun = time.monotonic()
-        self.mark = f"{socket.gethostname()}/{os.getpid()}/{_born(os.getpid())}/{uuid.uuid4().hex[:8]}"
+        self.mark = new_owner()
         self.said: list[str] = []
         self.opened: Store | None = None
         self.alive: dict[str, int] = {}
@@ -157,7 +159,10 @@ class Driver:
             self.progress.note(text)
 
     def _no_space(self, why: str) -> str:
-        return f"the disk that holds {self.path} is full, or the store cannot be written ({why}). What was finished is safe: free some space and run the same command again."
+        return (
+            f"the disk that holds {self.path} is full, or the store cannot be written ({why}). What was "
+            "finished is safe: free some space and run the same command again."
+        )
 
     def _leave_nothing(self, fresh: bool) -> None:
         """A store that this call made and that holds no cell goes again."""
@@ -194,11 +199,13 @@ class Driver:
         outcome = Outcome(self.path, counts, time.monotonic() - self.begun, tuple(self.said))
         if self.interrupted:
             raise Stopped(
-                f"interrupted with {counts['done'] + counts['diverged'] + counts['failed']} of {sum(counts.values())} cells finished in {self.path}; the same command goes on."
+                f"interrupted with {counts['done'] + counts['diverged'] + counts['failed']} of "
+                f"{sum(counts.values())} cells finished in {self.path}; the same command goes on."
             )
         return outcome
 
-    # -- cells -------------------------------------------------------------------------------------------------------------
+    # -- cells
+    # --------------------------------------------------------------------------------------------------------
 
     def _fill(self) -> None:
         """Add the cells that are missing, each with its unit."""
@@ -211,7 +218,8 @@ class Driver:
         again = sum(c.as_json(sources=False) in before for _, c in new if c.sources)
         if again:
             self._say(
-                f"a file of yours has changed: {again} cells that were finished with it as it was run again with it as it is now."
+                f"a file of yours has changed: {again} cells that were finished with it as it was run again "
+                "with it as it is now."
             )
         if not self.store.meta or new:
             self.store.set_meta(
@@ -236,20 +244,24 @@ class Driver:
         others = {version: count for version, count in self.store.versions().items() if version != VERSION}
         if others:
             raise InputError(
-                f"{self.path} holds {sum(others.values())} cells of version {', '.join(map(str, sorted(others)))}, this trimtab makes version {VERSION}: "
-                "the same numbers under another name would run again beside them. `trimtab transfer` and `trimtab report` read the file as "
+                f"{self.path} holds {sum(others.values())} cells of version "
+                f"{', '.join(map(str, sorted(others)))}, this trimtab makes version {VERSION}: "
+                "the same numbers under another name would run again beside them. `trimtab transfer` and "
+                "`trimtab report` read the file as "
                 "before; to run this sweep name another store (--store FILE)."
             )
         here = arithmetic(self.threads, mkl=environment(self.threads)["MKL_CBWR"])
         elsewhere = {name: count for name, count in self.store.arithmetics().items() if name != here}
         if elsewhere:
             self._say(
-                f"{sum(elsewhere.values())} results in {self.path} were made with {'; or '.join(elsewhere)}. This is {here}: new results agree with them to "
+                f"{sum(elsewhere.values())} results in {self.path} were made with {'; or '.join(elsewhere)}. "
+                f"This is {here}: new results agree with them to "
                 "rounding, not bit for bit."
             )
 
     def _with_slots(self, cells: list[RunConfig]) -> list[RunConfig]:
-        """Each cell with the slots of its fleet, which is part of its name; why a fleet was not possible is said once."""
+        """Each cell with the slots of its fleet, which is part of its name; why a fleet was not possible is
+        said once."""
         if self.config.fleet == 1:
             return cells
         from trimtab.runs import fleet_rule
@@ -274,7 +286,8 @@ class Driver:
         return out
 
     def _forget_stale(self) -> None:
-        """Drop waiting cells of a user's file as it no longer is: they would carry the old file's name and the new one's numbers."""
+        """Drop waiting cells of a user's file as it no longer is: they would carry the old file's name and
+        the new one's numbers."""
         waiting = self.store.waiting_sources()
         now = sources(*{name for _, held in waiting for name in held})
         stale = [
@@ -282,17 +295,17 @@ class Driver:
         ]
         if stale and (dropped := self.store.forget(stale)):
             self._say(
-                f"{dropped} cells that were still waiting belong to an earlier version of a file of yours; they were dropped, those of the file as it is now take their place."
+                f"{dropped} cells that were still waiting belong to an earlier version of a file of yours; "
+                "they were dropped, those of the file as it is now take their place."
             )
 
     def _take_back(self) -> None:
         """Release the claims of drivers of this host that are gone."""
         for owner in self.store.owners():
-            host, pid, born, *_ = [*owner.split("/"), "", "", ""]
-            if host == socket.gethostname() and pid.isdigit() and _born(int(pid)) != born:
+            if not alive(owner):
                 self.store.release(owner, crashed=True)
 
-    # -- workers -----------------------------------------------------------------------------------------------------------
+    # -- workers ---------------------------------------------------------------------------------------------
 
     def _nursery(self) -> subprocess.Popen[bytes]:
         folder = folder_of(self.path)
@@ -327,7 +340,8 @@ class Driver:
             pass  # it is gone; `_supervise` notices
 
     def _supervise(self, nursery: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
-        """Keep the wanted number of workers until nothing is left to do; returns the nursery that is there then."""
+        """Keep the wanted number of workers until nothing is left to do; returns the nursery that is there
+        then."""
         copied = time.monotonic()
         while True:
             counts = self.store.counts()
@@ -399,7 +413,8 @@ class Driver:
     def _close(self, nursery: subprocess.Popen[bytes], *, kill: bool = False) -> None:
         """Let the workers checkpoint and release, then close the pipe they live by.
 
-        There is no deadline here: a worker leaves after the step it is in, and whoever does not want to wait for that asks twice.
+        There is no deadline here: a worker leaves after the step it is in, and whoever does not want to wait
+        for that asks twice.
         """
         if not kill and self.alive and nursery.poll() is None:
             self._order(nursery, "stop")
@@ -437,7 +452,8 @@ class Driver:
 
 
 def units(cells: list[tuple[str, RunConfig]]) -> list[tuple[str, RunConfig, str, bool]]:
-    """(name, config, unit, is it a fleet) for new cells: those that share all but numbers fill the slots of a fleet together.
+    """(name, config, unit, is it a fleet) for new cells: those that share all but numbers fill the slots of a
+    fleet together.
 
     Like rates come together, the highest first: those that diverge early then end a fleet early.
     """
@@ -511,24 +527,6 @@ def _command() -> str:
     return " ".join(["trimtab" if name in ("cli.py", "trimtab", "__main__.py") else name, *sys.argv[1:]])[
         :500
     ]
-
-
-def _born(pid: int) -> str:
-    """When a process began, in the kernel's ticks: a process number that was given out again is another process."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return "" if not _exists(pid) else "?"
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _kill(pid: int) -> None:

@@ -66,8 +66,10 @@ class SweepConfig:
     Attributes:
         sizes: the (width, depth) pairs. axes: {RunConfig field: values}. run: fields every run has.
         fleet: runs trained together: "auto" (by the rule of `trimtab.slots`), a number, or 1 (each alone).
-        budget: "cell_seconds" (wall clock of one run), "retries" (of a run that raised), "checkpoint_seconds".
-        folder: of the file it was read from, where `file.py:function` is looked for first; None: it has no file.
+        budget: "cell_seconds" (wall clock of one run), "retries" (of a run that raised),
+            "checkpoint_seconds".
+        folder: of the file it was read from, where `file.py:function` is looked for first; None: it has no
+            file.
     """
 
     name: str
@@ -135,7 +137,8 @@ def read(config: str | Path | Mapping[str, Any] | SweepConfig) -> SweepConfig:
     Raises:
         InputError: every fault at once, each with the path of its key.
 
-    >>> sweep = read({"base": [32, 3], "widths": [32], "depths": [3, 6], "axes": {"lr": {"log2": [-6, -4], "step": 1}}, "seeds": 2})
+    >>> rates = {"lr": {"log2": [-6, -4], "step": 1}}
+    >>> sweep = read({"base": [32, 3], "widths": [32], "depths": [3, 6], "axes": rates, "seeds": 2})
     >>> len(sweep), sweep.axes["lr"], sweep.sizes
     (12, (0.015625, 0.03125, 0.0625), ((32, 3), (32, 6)))
     >>> read({"base": [32], "widths": [], "axes": {"lr": {"log2": [3, 1]}}})
@@ -273,7 +276,8 @@ def _axes(axes: Any, run: Mapping[str, Any], found: list[str]) -> dict[str, tupl
             continue
         if not isinstance(values, list | tuple) or not values:
             found.append(
-                f"axes.{key}: must be a list of values or a range such as {{ log2 = [-6, 4], step = 1 }}: got {given!r}"
+                f"axes.{key}: must be a list of values or a range such as {{ log2 = [-6, 4], step = 1 }}: "
+                f"got {given!r}"
             )
             continue
         if len({repr(v) for v in values}) != len(values):
@@ -321,7 +325,8 @@ def _fleet(c: dict[str, Any], found: list[str]) -> int | Literal["auto"]:
     if value == "auto" or (_whole(value) and value <= MOST):
         return value
     found.append(
-        f"{place}: must be 'auto', 1 (each run alone) or how many runs train together, at most {MOST}: got {value!r}"
+        f"{place}: must be 'auto', 1 (each run alone) or how many runs train together, at most {MOST}: got "
+        f"{value!r}"
     )
     return "auto"
 
@@ -357,7 +362,8 @@ def _run_faults(run: Mapping[str, Any], axes: Mapping[str, tuple[Any, ...]], fou
 
 
 def _try_cells(sweep: SweepConfig) -> list[str]:
-    """Faults of the runs: each axis value and each size in turn, which is all a fault can depend on in practice."""
+    """Faults of the runs: each axis value and each size in turn, which is all a fault can depend on in
+    practice."""
     if "lr" not in sweep.axes and "lr" not in sweep.run:
         return ["axes.lr: is required: a rate in run, or several as an axis"]
     found = _idle(sweep)
@@ -395,7 +401,8 @@ def _file_faults(sweep: SweepConfig) -> list[str]:
 
 
 def _idle(sweep: SweepConfig) -> list[str]:
-    """Axes that could not change anything: every value would give the same numbers, and look as if it did not matter."""
+    """Axes that could not change anything: every value would give the same numbers, and look as if it did not
+    matter."""
     chosen = {
         key: [str(v) for v in sweep.axes.get(key, [sweep.run.get(key, default)])]
         for key, default in (("optimizer", "sgd"), ("data", "digits"))
@@ -407,7 +414,8 @@ def _idle(sweep: SweepConfig) -> list[str]:
     ]
     if "batch_size" in sweep.axes and all(catalogue.own(name) for name in chosen["data"]):
         found.append(
-            "axes.batch_size: your own data function makes the batches, so that every value gives the same run; sweep an option of it, as data_options.<name>"
+            "axes.batch_size: your own data function makes the batches, so that every value gives the same "
+            "run; sweep an option of it, as data_options.<name>"
         )
     if "muon" in chosen["optimizer"] and 0 in sweep.axes.get("momentum", ()):
         found.append("axes.momentum: 0 stands for muon's own default, 0.95; leave it out")

@@ -1,4 +1,5 @@
-"""A damaged store is put right before any work: rows that do not match their SHA-256 run again, a broken file gives way to its copy.
+"""A damaged store is put right before any work: rows that do not match their SHA-256 run again, a broken file
+gives way to its copy.
 
 Nothing is deleted: the damaged file is set aside under a name of its own, and what was done is said.
 """
@@ -14,7 +15,8 @@ from trimtab.sweeps.store import HEADER, Store, StoreError, intact
 
 
 def mended(path: str | Path) -> tuple[Store, list[str]]:
-    """Open a store for work, or make it; a damaged one is set aside and its copy, or a fresh start, takes its place.
+    """Open a store for work, or make it; a damaged one is set aside and its copy, or a fresh start, takes its
+    place.
 
     Single rows that do not match their SHA-256 are run again; the rest is kept.
 
@@ -69,7 +71,8 @@ def _drop_rows(store: Store) -> str:
     """Run again every cell whose row is not what was written."""
     bad = []
     for cell, config, state, result, error, sha, data, row in store._read(
-        "SELECT c.cell, c.config, c.state, c.result, c.error, c.sha, v.data, c.id FROM cells c LEFT JOIN curves v ON v.cell = c.cell"
+        "SELECT c.cell, c.config, c.state, c.result, c.error, c.sha, v.data, c.id FROM cells c LEFT JOIN "
+        "curves v ON v.cell = c.cell"
     ):
         if not intact(cell, config, state, result, error, sha, data):
             bad.append((row, cell))

@@ -1,9 +1,12 @@
-"""A worker: claim a unit, train it, commit, again. It is killed -9 without harm, and never outlives its driver.
+"""A worker: claim a unit, train it, commit, again. It is killed -9 without harm, and never outlives its
+driver.
 
-Checkpoints lie in `<store>.work/`, named by the unit's hash, so whoever claims the unit next goes on from there. A thread
-keeps the lease alive, watches the driver's pipe (closed means the driver is gone) and the wall clock of the unit.
+Checkpoints lie in `<store>.work/`, named by the unit's hash, so whoever claims the unit next goes on from
+there. A thread keeps the lease alive, watches the driver's pipe (closed means the driver is gone) and the
+wall clock of the unit.
 
-Asked to stop, a worker that trains leaves after its step with a checkpoint. One that is still setting its unit up has nothing
+Asked to stop, a worker that trains leaves after its step with a checkpoint. One that is still setting its
+unit up has nothing
 to save: the watching thread gives the claim back and ends the process.
 """
 
@@ -93,7 +96,8 @@ class Worker:
             self._fail(
                 claim,
                 claim.cells,
-                f"{', '.join(changed)}: the file has changed since this cell was made. `trimtab sweep` again runs the cells of the file as it is now.",
+                f"{', '.join(changed)}: the file has changed since this cell was made. `trimtab sweep` "
+                "again runs the cells of the file as it is now.",
             )
             return
         try:
@@ -121,7 +125,8 @@ class Worker:
                 self._fail(
                     claim,
                     claim.cells,
-                    f"the run took longer than its wall clock of {self.budget['cell_seconds']:g} s (budget.cell_seconds)",
+                    f"the run took longer than its wall clock of {self.budget['cell_seconds']:g} s "
+                    "(budget.cell_seconds)",
                 )
                 checkpoints.remove(path)
             else:
@@ -147,7 +152,8 @@ class Worker:
         checkpoints.remove(path)
 
     def _raised(self, claim: Claim) -> None:
-        """A unit raised. A fleet is taken apart: each member alone has the numbers it has in the fleet, and only the guilty fail."""
+        """A unit raised. A fleet is taken apart: each member alone has the numbers it has in the fleet, and
+        only the guilty fail."""
         text = traceback.format_exc()
         checkpoints.remove(self.folder / f"{claim.unit}.checkpoint")
         if claim.fleet and len(claim.cells) > 1:
