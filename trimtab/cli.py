@@ -26,7 +26,7 @@ import dataclasses
 import importlib.util
 import os
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 from trimtab.commands.check import Check
 from trimtab.commands.demo import Demo
@@ -42,6 +42,7 @@ from trimtab.commands.train import Train
 from trimtab.commands.transfer import Transfer
 from trimtab.errors import TrimtabError
 
+INTERRUPTED = 130
 CLOSED_PIPE = 141  # what a shell reports of a program that SIGPIPE ended: `trimtab ... | head` is no verdict
 # What pip installs for a module, where that is not its own name.
 HF, IMAGES = "'trimtab[hf]'", "'trimtab[images]'"
@@ -81,13 +82,27 @@ def main(argv: list[str] | None = None) -> int:
         print(f"trimtab: {missing(error.name)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:
         return _closed()
     except SystemExit as end:  # rich ends the program itself when its reader has gone
         if isinstance(end.__context__, BrokenPipeError):
             return _closed()
         raise
+
+
+def program() -> NoReturn:
+    """`trimtab` as a process of its own.
+
+    Interrupted, it leaves at once: what had to be kept is on disk, and with torch loaded Python's own end
+    takes seconds on a busy machine.
+    """
+    code = main()
+    if code == INTERRUPTED:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _run(argv: list[str] | None) -> int:
@@ -133,4 +148,4 @@ def _closed() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program()
