@@ -134,7 +134,7 @@ def already(evidence: Sequence[Evidence], defaults: Sequence[bool]) -> bool | No
 def in_company(one: Evidence, company: Sequence[Evidence]) -> str | None:
     """The law of a tensor too small to tell alone, from all tensors of its sort: one width law, depth as each likes."""
     scores: dict[str, float] = {}
-    for width in {law.partition(" ")[0] for law in one.laws}:
+    for width in dict.fromkeys(law.partition(" ")[0] for law in one.laws):  # in order: of equals the first wins
         total = 0.0
         for e in company:
             total += min((e.score(law) for law in e.laws if law.partition(" ")[0] == width), default=math.inf)

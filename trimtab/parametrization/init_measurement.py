@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from trimtab.errors import InputError
 from trimtab.parametrization import init_laws
 from trimtab.parametrization.init_laws import AS_WANTED, Evidence, Law, Moments
-from trimtab.parametrization.pairing import template
+from trimtab.parametrization.names import template
+from trimtab.parametrization.overrides import Overrides
 from trimtab.parametrization.parameters import Row
-from trimtab.parametrization.roles import Facts, Overrides
+from trimtab.parametrization.roles import Facts
 from trimtab.parametrization.rules import Scheme
 from trimtab.structure.trace import adjustable
 

@@ -1,6 +1,6 @@
 """`parametrize`: compare a model with its base and work out what each parameter gets.
 
-    record -> analyse -> pair -> read roles -> collect folds -> rows -> Parametrization (-> apply)
+    record -> analyse -> pair -> compare -> collect folds -> rows -> Parametrization (-> apply)
 
 Each pass takes the records of those before and returns new ones; everything is checked before anything is changed.
 """
@@ -17,14 +17,16 @@ from torch import nn
 
 from trimtab.errors import InputError, LawError, StructureError
 from trimtab.parametrization import meta_buffers
-from trimtab.parametrization.folds import collect
+from trimtab.parametrization.folds import collect, readout_ratio
 from trimtab.parametrization.init_measurement import prepare
+from trimtab.parametrization.names import template
 from trimtab.parametrization.notes import advice
-from trimtab.parametrization.pairing import Pairing, pair, template
+from trimtab.parametrization.overrides import Overrides
+from trimtab.parametrization.pairing import Pairing, pair
 from trimtab.parametrization.parameters import Row, branches_of, row_of, stack_names
 from trimtab.parametrization.requirements import check_arguments, unwrap
 from trimtab.parametrization.result import Parametrization
-from trimtab.parametrization.roles import Facts, Overrides, main_width, read
+from trimtab.parametrization.roles import Comparison, Facts, compare, main_width
 from trimtab.parametrization.rules import Scheme, as_scheme, opposed
 from trimtab.structure.graph import Graph, analyse
 from trimtab.structure.recording import record
@@ -32,16 +34,6 @@ from trimtab.structure.residuals import Patterns, Residual
 from trimtab.structure.trace import Trace, adjustable
 
 DRAWS = 4  # of a model whose law one draw does not tell
-
-
-@dataclasses.dataclass(frozen=True)
-class Comparison:
-    """A model beside its base: both analysed, their tensors and branches paired, each parameter's facts read."""
-
-    model: Graph
-    base: Graph
-    pairing: Pairing
-    facts: dict[str, Facts]
 
 
 def of_draws(drawn: Callable[[int], tuple[nn.Module, nn.Module]], **options: Any) -> Parametrization:
@@ -148,7 +140,7 @@ def _compare_without(traces: tuple[Trace, Trace], said: Overrides, skip: tuple[s
         if adopted != graph.residuals:
             graph = graph.with_residuals(adopted)
             pairing = pair(graph, base, skip)
-    return Comparison(model=graph, base=base, pairing=pairing, facts=read(graph, base, pairing, said))
+    return compare(graph, base, pairing, said)
 
 
 def _with_tails_of_base(graph: Graph, base: Graph, pairing: Pairing) -> tuple[Residual, ...]:
@@ -183,8 +175,8 @@ def _plan(
     """From facts to numbers: folds, rows, and all that a parametrization holds."""
     gamma = gamma0
     if scheme.width == "ntk":  # docs/theory.md, equation (12)
-        gamma = gamma0 * collect(c.model, c.base, c.pairing, c.facts, 1.0).readout_ratio ** -0.5
-    folds = collect(c.model, c.base, c.pairing, c.facts, gamma)
+        gamma = gamma0 * readout_ratio(c) ** -0.5
+    folds = collect(c, gamma)
     branches = branches_of(c.model)
     stacks = stack_names(branches)
     rows = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trimtab.parametrization.pairing import template
+from trimtab.parametrization.names import template
 
 if TYPE_CHECKING:
     from trimtab.parametrization.result import Parametrization

@@ -71,6 +71,13 @@ class Graph:
     def residuals(self) -> tuple[Residual, ...]:
         return self.network.residuals
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self.trace.values[self.trace.params[name]].shape
+
+    def first_use(self, name: str) -> int:
+        """The node that uses a parameter first; after all others where none does."""
+        return min((use.node for use in self.uses[name]), default=len(self.trace.nodes))
+
     def place(self, name: str) -> Place:
         """Where a parameter sits, from the adds it meets first."""
         if name in self.named:
