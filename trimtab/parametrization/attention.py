@@ -1,4 +1,6 @@
-"""Attention: scores want 1/d relative to base, whatever constant the model has (docs/theory.md, equation (16)).
+"""Attention: scores want 1/d relative to base, whatever constant the model has.
+
+See docs/theory.md, equations (16) and (17):
 
     fold = m_d^-1 / (c_model / c_base)        d: the numbers that a product of two activations sums over
 
@@ -50,8 +52,8 @@ def attention(c: Comparison) -> Attention:
         taker = frozenset(site.name for site in (p.left or p.right))
         if taker in taken and not math.isclose(taken[taker], fold, rel_tol=1e-9):
             raise StructureError(
-                f"one projection serves scores that want different factors, {taken[taker]:.4g} and {fold:.4g}: "
-                f"{sorted(taker)}. Use separate projections."
+                f"one projection serves scores that want different factors, {taken[taker]:.4g} and "
+                f"{fold:.4g}: {sorted(taker)}. Use separate projections."
             )
         if taker not in taken and not math.isclose(fold, 1.0, rel_tol=1e-9):
             folds += _fold(c, p, twin, fold)
@@ -71,8 +73,9 @@ def _pairs(c: Comparison) -> Iterator[tuple[Product, Product]]:
         met[key] = order + 1
         if not alike:
             raise StructureError(
-                f"a product of two activations over {p.size} numbers ({sorted(key[0])} with {sorted(key[1])}) has "
-                "no counterpart in the base: another architecture, or an example that takes another path."
+                f"a product of two activations over {p.size} numbers ({sorted(key[0])} with "
+                f"{sorted(key[1])}) has no counterpart in the base: another architecture, or an example "
+                "that takes another path."
             )
         yield p, alike[order % len(alike)]  # blocks repeat, so their products do
 
@@ -85,8 +88,8 @@ def _sides(p: Product, twin: Mapping[str, str] | None = None) -> tuple[Names, Na
 
 
 def _averages(base: Graph, twin: Product) -> bool:
-    """One operand of the base's product is made of weights that sum to 1 (a softmax over what is contracted): an
-    average, the same at every size."""
+    """One operand of the base's product is made of weights that sum to 1 (a softmax over what is contracted):
+    an average, the same at every size."""
     trace = base.trace
     left, right = (trace.tensor(a.index) for a in trace.nodes[twin.node].args[:2] if isinstance(a, Ref))
     return any(
@@ -116,8 +119,9 @@ def _fold(c: Comparison, p: Product, twin: Product, fold: float) -> list[Fold]:
     side = p.left or p.right
     if not side:
         raise StructureError(
-            f"scores over {p.size} numbers ({twin.size} in the base) want a factor {fold:.4g}, and neither operand "
-            "has parameters it would fold into. Keep the head dimension of the base, or give the query norm a gain."
+            f"scores over {p.size} numbers ({twin.size} in the base) want a factor {fold:.4g}, and neither "
+            "operand has parameters it would fold into. Keep the head dimension of the base, or give the "
+            "query norm a gain."
         )
     packed = {s.name for s in p.left} & {s.name for s in p.right}
     if not packed:
@@ -131,7 +135,8 @@ def _fold(c: Comparison, p: Product, twin: Product, fold: float) -> list[Fold]:
 
 
 def _prove(c: Comparison, p: Product, twin: Product, sites: Tail, power: float) -> None:
-    """By numbers, on the base where the model has none: the scores scale by a^power when the sites scale by a."""
+    """By numbers, on the base where the model has none: the scores scale by a^power when the
+    sites scale by a."""
     graph = c.model
     if not graph.trace.real:
         names = {c.pairing.twin[s.name] for s in sites}
@@ -142,14 +147,15 @@ def _prove(c: Comparison, p: Product, twin: Product, sites: Tail, power: float) 
     if not math.isclose(seen, power, abs_tol=0.05):
         raise StructureError(
             f"a product of two activations over {p.size} numbers wants a factor, and scaling "
-            f"{sorted({s.name for s in sites})} should scale it by the power {power:g}; measured {seen:.3g}. Pass "
-            "overrides with explicit factors for these parameters, or keep the head dimension of the base."
+            f"{sorted({s.name for s in sites})} should scale it by the power {power:g}; measured "
+            f"{seen:.3g}. Pass overrides with explicit factors for these parameters, or keep the head "
+            "dimension of the base."
         )
 
 
 def _values(graph: Graph, p: Product, packed: set[str]) -> tuple[Tail, set[str]]:
-    """What shares a packed tensor with queries and keys: the values' own parameters, and the weights behind them
-    that undo what the fold did to the values."""
+    """What shares a packed tensor with queries and keys: the values' own parameters, and the weights behind
+    them that undo what the fold did to the values."""
     scores = graph.trace.nodes[p.node].outputs[0]
     for q in graph.products:
         out = graph.trace.nodes[q.node].outputs[0]
@@ -175,8 +181,8 @@ def _weights_after(graph: Graph, value: int, packed: set[str]) -> set[str]:
             todo += [c for o in node.outputs for c in graph.trace.consumers[o]]
         elif node.name not in operations.NORMS:
             raise StructureError(
-                f"queries, keys and values are packed into {sorted(packed)} and the values reach {node.name!r} "
-                "before any projection, so the attention factor cannot be kept from them. Use separate "
-                "projections, or keep the head dimension of the base."
+                f"queries, keys and values are packed into {sorted(packed)} and the values reach "
+                f"{node.name!r} before any projection, so the attention factor cannot be kept from them. "
+                "Use separate projections, or keep the head dimension of the base."
             )
     return names

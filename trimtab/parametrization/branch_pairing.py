@@ -1,8 +1,8 @@
 """Which branch of the model is which branch of the base, and so which of their parameters are twins.
 
-Blocks are paired through the residual graph, not through their numbers. Stacks are paired in the order they run;
-branches of a stack by their signature (the parameters in the order of use); where the model has more of a kind,
-they are spread evenly over the base's.
+Blocks are paired through the residual graph, not through their numbers. Stacks are paired in the order they
+run; branches of a stack by their signature (the parameters in the order of use); where the model has more of
+a kind, they are spread evenly over the base's.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _lying_in(homes: Sequence[int | None], branch: int | None) -> list[int]:
     return [k for k, home in enumerate(homes) if home == branch]
 
 
-# -- branches that are alike ---------------------------------------------------------------------------------------
+# -- branches that are alike ---------------------------------------------------------------------------------
 
 
 def _kinds(
@@ -185,8 +185,8 @@ def _parts(graph: Graph, names: list[str], how: str) -> Parts:
 
 
 def _keys(names: list[str], how: str) -> list[str]:
-    """What a parameter is called: its path without block numbers; where blocks are attributes (block1, block2),
-    its path inside the block, or the path without any digit."""
+    """What a parameter is called: its path without block numbers; where blocks are attributes (block1,
+    block2), its path inside the block, or the path without any digit."""
     if how != "inside":
         return [template(n) if how == "strict" else loose_template(n) for n in names]
     paths = [n.split(".")[:-1] for n in names]
@@ -196,7 +196,7 @@ def _keys(names: list[str], how: str) -> list[str]:
     return [template(".".join(n.split(".")[common:])) for n in names]
 
 
-# -- twins -----------------------------------------------------------------------------------------------------------
+# -- twins ---------------------------------------------------------------------------------------------------
 
 
 def _matches(kind: _Kind, model: Graph, base: Graph) -> Iterator[_Match]:
@@ -229,8 +229,8 @@ def _count_faults(mine: Parts, theirs: Parts, model: Graph, base: Graph) -> Iter
         here, there = _like_named(model, names[0]), _like_named(base, partners[0])
         if len(names) != len(partners) and here != there:
             yield (
-                f"{names[0]} is one of {here} such layers or experts in its branch, {partners[0]} in the base "
-                f"one of {there}: neither width nor depth"
+                f"{names[0]} is one of {here} such layers or experts in its branch, {partners[0]} in the "
+                f"base one of {there}: neither width nor depth"
             )
 
 
@@ -241,7 +241,8 @@ def _twins(mine: Parts, theirs: Parts) -> dict[str, str]:
         partners = theirs[key]
         if len(names) == len(partners):
             found = dict(zip(names, partners, strict=True))
-        else:  # of experts one example visits more than another: the layer of each that is called alike to the end
+        # of experts one example visits more than another: the layer of each that is called alike to the end
+        else:
             found = {a: max(partners, key=lambda b, a=a: same_end(a, b)) for a in names}
         twins |= {a: b for a, b in found.items() if a not in twins}
     return twins
@@ -253,8 +254,8 @@ def _shapes(graph: Graph, parts: Parts) -> object:
 
 
 def _by_shape(mine: Mapping[int, object], theirs: Mapping[int, object]) -> dict[int, int]:
-    """Branches spread evenly over the base's, sizes apart: the first block of a stage, which widens, is not the
-    others' twin.
+    """Branches spread evenly over the base's, sizes apart: the first block of a stage, which widens, is not
+    the others' twin.
 
     >>> _by_shape({0: "16 to 32", 1: "32", 2: "32", 3: "32"}, {0: "8 to 16", 1: "16"})
     {0: 0, 1: 1, 2: 1, 3: 1}
@@ -275,6 +276,7 @@ def _widens(graph: Graph, index: int) -> bool:
 
 
 def _like_named(graph: Graph, name: str) -> int:
-    """How many parameters of the same block are called the same but for a number, used in this example or not."""
+    """How many parameters of the same block are called the same but for a number, used in this example or
+    not."""
     home = block(name)
     return sum(template(n) == template(name) and (home is None or block(n) == home) for n in graph.uses)

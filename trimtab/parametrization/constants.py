@@ -1,4 +1,4 @@
-"""Constants of the model's own that depend on its size (docs/theory.md, equations (15) and (17)).
+"""Constants of the model's own that depend on its size (docs/theory.md, equation (15)).
 
 - On branches: the model's scale_depth / sqrt(L), or DeepNorm's weight on the skip. What counts is the branch
   relative to its skip, compared with the base's; the tail takes up the difference.
@@ -19,11 +19,12 @@ from trimtab.structure.residuals import Residual
 from trimtab.structure.tails import Blocked, Tail, constant_factor, proven, tails
 from trimtab.structure.trace import Node
 
-# -- on branches -----------------------------------------------------------------------------------------------------
+# -- on branches ---------------------------------------------------------------------------------------------
 
 
 def on_branches(c: Comparison) -> list[Fold]:
-    """Folds that give each branch the base's factor, relative to its skip. All offset gains of tails are among them."""
+    """Folds that give each branch the base's factor, relative to its skip. All offset gains of tails are
+    among them."""
     folds: list[Fold] = []
     done: set[str] = set()
     for r in c.model.residuals:
@@ -60,7 +61,7 @@ def _on_skip(graph: Graph, r: Residual) -> Iterator[int]:
         value = acts[0]
 
 
-# -- anywhere else -----------------------------------------------------------------------------------------------------
+# -- anywhere else -------------------------------------------------------------------------------------------
 
 
 def elsewhere(
@@ -127,9 +128,9 @@ def _refuse_unknown(graph: Graph, node: Node) -> None:
         if unknown and math.prod(value.shape) == 1 and value.is_float:
             name = value.name or "a one-element tensor made in the forward"
             raise StructureError(
-                f"a constant the forward multiplies by must be known: {name} is on the meta device and has no "
-                "value. Give it one (module.register_buffer(..., torch.tensor(value))), or build the model on a "
-                "real device."
+                f"a constant the forward multiplies by must be known: {name} is on the meta device and has "
+                "no value. Give it one (module.register_buffer(..., torch.tensor(value))), or build the "
+                "model on a real device."
             )
 
 
@@ -147,11 +148,13 @@ def _takers(graph: Graph, facts: Mapping[str, Facts], node: Node, ratio: float) 
     except (Blocked, StopIteration):
         shape = graph.trace.values[node.inputs[0]].shape
         raise StructureError(
-            f"a constant in the forward is {ratio:.4g} times the base's ({node.name} on a tensor of shape {shape}) "
-            "and there is no parameter behind it that could take it up. Make it the same at every size."
+            f"a constant in the forward is {ratio:.4g} times the base's ({node.name} on a tensor of shape "
+            f"{shape}) and there is no parameter behind it that could take it up. Make it the same at every "
+            "size."
         ) from None
 
 
 def _reads_out(graph: Graph, facts: Mapping[str, Facts], tail: Tail) -> bool:
-    """A tied weight may take up a constant of the embedding, not one of the readout: the other use would feel it."""
+    """A tied weight may take up a constant of the embedding, not one of the readout: the other use would feel
+    it."""
     return any(facts[s.name].tied and graph.trace.nodes[s.node].name not in operations.LOOKUPS for s in tail)

@@ -1,4 +1,4 @@
-"""How a parameter's place grows with depth: m_L of its stack, how often it is reused, tails that start at zero.
+"""How a parameter's place grows with depth: m_L of its stack, how often it is reused, tails at zero.
 
     m_L = branches of the stack in the model / in the base          (docs/theory.md, equation (10))
 
@@ -96,8 +96,8 @@ def depth_ratios(pairing: Pairing) -> list[float]:
     if any(r > 1 for r in ratios) and any(r < 1 for r in ratios):
         counts, base_counts = (list(each) for each in zip(*pairing.counts, strict=True))
         raise StructureError(
-            f"a base must be shallower (or deeper) in every stack: the model has {counts} branches per stack, "
-            f"the base {base_counts}. Choose a base that is the smaller one in each stage."
+            f"a base must be shallower (or deeper) in every stack: the model has {counts} branches per "
+            f"stack, the base {base_counts}. Choose a base that is the smaller one in each stage."
         )
     return ratios
 

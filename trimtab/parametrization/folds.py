@@ -1,7 +1,7 @@
 """Multipliers that belong to no single rule: attention, constants of the model's own, tied readouts.
 
-Each is a number a wanted multiplier is short of, `fold = wanted / own`, put into the parameters in which the value
-is homogeneous (docs/theory.md, equations (15) to (18)):
+Each is a number a wanted multiplier is short of, `fold = wanted / own`, put into the parameters in which the
+value is homogeneous (docs/theory.md, equations (15) to (18)):
 
 - **branch constants** and **other constants** that depend on size are undone where they act (`constants`);
 - **attention**: scores want 1/d relative to base (`attention`);
@@ -68,7 +68,7 @@ def _products(graph: Graph, name: str) -> list[Use]:
     return [u for u in graph.uses[name] if u.kind == "contract"]
 
 
-# -- tied readouts ---------------------------------------------------------------------------------------------------
+# -- tied readouts -------------------------------------------------------------------------------------------
 
 
 def _tied(c: Comparison, before: Sequence[Fold], gamma: float) -> tuple[list[Fold], list[str]]:
@@ -123,8 +123,8 @@ def _input_tail(graph: Graph, name: str) -> Tail:
             raise Blocked("the tied weight itself")
     except (Blocked, StopIteration) as why:
         raise StructureError(
-            f"a tied readout needs a final norm with gain to carry its multiplier: {name} is also the embedding, "
-            f"and behind the readout there is {why or 'nothing that scales'}. Untie it, or give the final norm a "
-            "gain."
+            f"a tied readout needs a final norm with gain to carry its multiplier: {name} is also the "
+            f"embedding, and behind the readout there is {why or 'nothing that scales'}. Untie it, or give "
+            "the final norm a gain."
         ) from None
     return tail

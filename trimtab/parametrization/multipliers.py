@@ -1,7 +1,7 @@
 """A multiplier put into parameters: what is multiplied by how much, and how several of them meet.
 
-A number a wanted multiplier is short of, `fold = wanted / own`, goes into the parameters in which the value is
-homogeneous (`structure.tails`), where it acts as `(init, u, s) -> (a init, a u, s/a)`.
+A number a wanted multiplier is short of, `fold = wanted / own`, goes into the parameters in which the value
+is homogeneous (`structure.tails`), where it acts as `(init, u, s) -> (a init, a u, s/a)`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ def snapped(ratio: float, facts: Mapping[str, Facts]) -> float:
 
 
 def constants_between(graph: Graph, tail: Tail, value: int) -> frozenset[int]:
-    """Nodes between a tail's sites and the value that may multiply by a constant: part of the tail's own factor."""
+    """Nodes between a tail's sites and the value that may multiply by a constant: part of the tail's own
+    factor."""
     starts = [o for site in tail for o in graph.trace.nodes[site.node].outputs]
     return frozenset(
         node.index

@@ -1,7 +1,7 @@
-"""Names of parameters without their block numbers: what is called alike in another block, or in another model.
+"""Names of parameters without their block numbers: what is called alike in another block or another model.
 
 Numbers are no identity: in `nn.Sequential(stem, block, head)` the number 2 is a head in the base and may be a
-block in the deeper model. So names are compared by their template, `layers.3.fc1.weight -> layers.#.fc1.weight`.
+block in the deeper model. So names are compared by their template: `layers.#.fc1.weight`.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def spread(i: int, n: int, n_base: int) -> int:
 class Siblings:
     """For a parameter that an example did not use: the used one of its shape that is called most like it.
 
-    An expert that was not visited follows a visited one of its block, layer by layer; only where its block has
-    none, another block's.
+    An expert that was not visited follows a visited one of its block, layer by layer; only where its block
+    has none, another block's.
 
     >>> used = ["blocks.0.experts.1.0.weight", "blocks.0.experts.1.2.weight", "blocks.1.experts.5.2.weight"]
     >>> siblings = Siblings(dict.fromkeys(used, (8, 8)))

@@ -1,8 +1,8 @@
 """Which tensor of the model is which tensor of the base: twins, by structure first and by name second.
 
-Branches are paired through the residual graph (`branch_pairing`). Everything outside branches must match one to
-one, by its name without numbers and by its uses; on a stream, and for experts that the example did not visit,
-numbers may differ.
+Branches are paired through the residual graph (`branch_pairing`). Everything outside branches must match one
+to one, by its name without numbers and by its uses; on a stream, and for experts that the example did not
+visit, numbers may differ.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def pair(model: Graph, base: Graph, unscaled: tuple[str, ...] = ()) -> Pairing:
         twin, faults = _pair_rest(model, base, places, found.twin, unscaled)
     if faults:
         cure = (
-            "Build both from the same code, changing only width and depth. If these are residual blocks whose "
+            "Build both from the same code, changing only width and depth. If these are residual blocks "
+            "whose "
             'skip is hidden, pass overrides={"blocks.*": "branch"}.'
         )
         head = "model and base must be one architecture at two sizes:"
@@ -82,7 +83,8 @@ def _refuse_lost_branches(model: Graph, base: Graph) -> None:
 
 
 def _refuse_idle_blocks(graph: Graph) -> None:
-    """A numbered block that did not run, beside blocks that did: skipped by chance or condition, not countable."""
+    """A numbered block that did not run, beside blocks that did: skipped by chance or condition, not
+    countable."""
     ran: dict[str, bool] = {}
     branched: set[str] = set()
     for name, uses in graph.uses.items():
@@ -94,19 +96,19 @@ def _refuse_idle_blocks(graph: Graph) -> None:
     if idle:
         raise StructureError(
             f"every block must run in the example to be counted: of the {graph.label}, "
-            f"{', '.join(idle[:4])} did not, while its like did. "
-            "If layers are dropped at random, switch that off while parametrizing; if the example takes another "
-            "path, pass one that takes them all."
+            f"{', '.join(idle[:4])} did not, while its like did. If layers are dropped at random, switch "
+            "that off while parametrizing; if the example takes another path, pass one that takes them all."
         )
 
 
-# -- outside branches ------------------------------------------------------------------------------------------------
+# -- outside branches ----------------------------------------------------------------------------------------
 
 
 def _pair_rest(
     model: Graph, base: Graph, places: Places, paired: Mapping[str, str], unscaled: tuple[str, ...]
 ) -> tuple[dict[str, str], list[str]]:
-    """All twins, with what is in no branch of its own: one to one, except on streams and in unused siblings."""
+    """All twins, with what is in no branch of its own: one to one, except on streams and in unused
+    siblings."""
     twin = {**paired, **_twins_of_siblings(model, paired)}
     for how in (template, loose_template):
         twin |= _twins_by_name(model, base, places, twin, unscaled, how)
@@ -167,7 +169,8 @@ def _may_differ_in_number(model: Graph, places: Places, name: str, unscaled: tup
 def _twins_of_the_rest(
     model: Graph, base: Graph, paired: Mapping[str, str]
 ) -> tuple[dict[str, str], list[str]]:
-    """What was paired neither by structure nor by uses: by its very name, or like an expert that was visited."""
+    """What was paired neither by structure nor by uses: by its very name, or like an expert that was
+    visited."""
     twin = dict(paired)
     faults: list[str] = []
     taken = set(paired.values())

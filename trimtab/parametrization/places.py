@@ -1,7 +1,8 @@
 """Where each parameter sits, as both models agree: outside, in a branch, in its tail, on the stream.
 
-A trace shows the places of one model (`structure.graph`). Two things it cannot show alone: that the norm after the
-last block is one of the norms on the stream, and that a tensor of a one-layer model would feed many branches.
+A trace shows the places of one model (`structure.graph`). Two things it cannot show alone: that the norm
+after the last block is one of the norms on the stream, and that a tensor of a one-layer model would feed many
+branches.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def agreed_places(model: Graph, base: Graph) -> tuple[Places, Places]:
 
 
 def _places(graph: Graph) -> Places:
-    """Each parameter's place; norms that stand on the stream in one block stand there in all (the last too)."""
+    """Each parameter's place; norms that stand on the stream in one block stand there in all (the last
+    too)."""
     places = {name: graph.place(name) for name in graph.uses}
     keys = {name: (template(name), use_signature(graph, name)) for name in places}
     streams = {

@@ -90,8 +90,8 @@ def ratios(t: Twins) -> Ratios:
         return _by_role(t, t.role)
     raise StructureError(
         f"{t.name} is used as {sorted({u.kind for u in t.uses})} here and as "
-        f"{sorted({u.kind for u in t.base_uses})} in the base: another architecture, or an example that takes "
-        "another path."
+        f"{sorted({u.kind for u in t.base_uses})} in the base: another architecture, or an example that "
+        "takes another path."
     )
 
 
@@ -103,14 +103,14 @@ def _looked_up(t: Twins, a: Use, b: Use, *, tied: bool) -> Ratios:
     rows = a.fan_in / b.fan_in
     if rows != 1 and t.role is None:
         raise StructureError(
-            f"{t.name}: its rows are looked up by an input (a vocabulary or positions), {b.fan_in} in the base "
-            f"and {a.fan_in} here, which is no width. Use the same, or {t.as_role('input')}."
+            f"{t.name}: its rows are looked up by an input (a vocabulary or positions), {b.fan_in} in the "
+            f"base and {a.fan_in} here, which is no width. Use the same, or {t.as_role('input')}."
         )
     m_in = 1.0 if t.role in (None, "input") else rows
     return Ratios(kind="matrix", m_in=m_in, m_out=a.fan_out / b.fan_out, fans=_fans(a, b), tied=tied)
 
 
-# -- matrix products -------------------------------------------------------------------------------------------------
+# -- matrix products -----------------------------------------------------------------------------------------
 
 
 def _contracted(t: Twins, uses: list[Use], base_uses: list[Use]) -> Ratios:
@@ -129,8 +129,8 @@ def _contracted(t: Twins, uses: list[Use], base_uses: list[Use]) -> Ratios:
         return dataclasses.replace(found, tied=True)
     if len(pairs) > 1:
         raise StructureError(
-            f"{t.name} is used in several ways whose width ratios differ, {sorted(pairs)}: one init cannot serve "
-            f"both. Pass {t.as_role('hidden')} (or another role) for the one that counts."
+            f"{t.name} is used in several ways whose width ratios differ, {sorted(pairs)}: one init cannot "
+            f"serve both. Pass {t.as_role('hidden')} (or another role) for the one that counts."
         )
     if m_out != 1 and readout and t.role is None:
         raise StructureError(
@@ -146,18 +146,20 @@ def _refuse_copies(t: Twins, uses: list[Use], base_uses: list[Use]) -> None:
     a, b = uses[0], base_uses[0]
     if a.copies != b.copies:
         raise StructureError(
-            f"{t.name} holds {a.copies} matrices (experts, groups) and {b.copies} in the base: their number is "
-            f"no width. Use the same, or {t.as_role('hidden')}."
+            f"{t.name} holds {a.copies} matrices (experts, groups) and {b.copies} in the base: their number "
+            f"is no width. Use the same, or {t.as_role('hidden')}."
         )
     if a.fan_in * a.fan_out * a.copies < math.prod(t.shape) and len(uses) != len(base_uses):
         raise StructureError(
-            f"{t.shapes} is used slice by slice, {len(uses)} times here and {len(base_uses)} in the base: the "
-            "weights of several blocks in one tensor. One rate cannot serve them; keep them in a ParameterList."
+            f"{t.shapes} is used slice by slice, {len(uses)} times here and {len(base_uses)} in the base: "
+            "the weights of several blocks in one tensor. One rate cannot serve them; keep them in a "
+            "ParameterList."
         )
 
 
 def _growth(t: Twins, a: Use, b: Use) -> float:
-    """m_out. Where a product is cut into parts that grow and parts that do not, that of the ones that grow."""
+    """m_out. Where a product is cut into parts that grow and parts that do not, that of the ones that
+    grow."""
     m_out = a.fan_out / b.fan_out
     if m_out == 1:
         return m_out
@@ -169,7 +171,7 @@ def _growth(t: Twins, a: Use, b: Use) -> float:
     return m_out
 
 
-# -- element by element, or by the user's word ---------------------------------------------------------------------
+# -- element by element, or by the user's word ---------------------------------------------------------------
 
 
 def _elementwise(t: Twins) -> Ratios:
@@ -188,8 +190,8 @@ def _elementwise(t: Twins) -> Ratios:
     seen = t.uses[0].fan_out / base_uses[0].fan_out if base_uses else t.growth
     if not math.isclose(seen, t.growth):
         raise StructureError(
-            f"{t.shapes} grows by {t.growth:g}, but the part of it this example uses grows by {seen:g}: positions "
-            f"or another size that is no width. Use the same, or {t.as_role('elementwise')}."
+            f"{t.shapes} grows by {t.growth:g}, but the part of it this example uses grows by {seen:g}: "
+            f"positions or another size that is no width. Use the same, or {t.as_role('elementwise')}."
         )
     return whole
 
@@ -203,8 +205,8 @@ def _unused(t: Twins, whole: Ratios) -> Ratios:
         fans = (t.shape[1], t.shape[0], t.base_shape[1], t.base_shape[0])
         return Ratios(kind="matrix", m_in=growing[0], m_out=growing[0], fans=fans)
     raise StructureError(
-        f"{t.shapes} is not used in this example's forward, so its role is not known. Pass an example that uses "
-        f"it, or {t.any_role}."
+        f"{t.shapes} is not used in this example's forward, so its role is not known. Pass an example that "
+        f"uses it, or {t.any_role}."
     )
 
 
@@ -213,17 +215,19 @@ def _refuse_disguised(t: Twins) -> None:
     if any(u.kind == "unknown" for u in t.uses):
         operation = t.model.trace.nodes[t.uses[0].node].name
         raise StructureError(
-            f"{t.shapes} is used by the operation {operation!r}, whose contraction is not known. Pass {t.any_role}."
+            f"{t.shapes} is used by the operation {operation!r}, whose contraction is not known. Pass "
+            f"{t.any_role}."
         )
     if len(t.growing) > 1:
         raise StructureError(
-            f"{t.shapes} acts element by element but grows in {len(t.growing)} dimensions: a matrix in disguise, "
-            f"or positions that differ. Pass {t.any_role}."
+            f"{t.shapes} acts element by element but grows in {len(t.growing)} dimensions: a matrix in "
+            f"disguise, or positions that differ. Pass {t.any_role}."
         )
 
 
 def _by_role(t: Twins, role: str) -> Ratios:
-    """The user's word where no use was seen in both: torch's (out, in, ...) convention, else the count of numbers."""
+    """The user's word where no use was seen in both: torch's (out, in, ...) convention, else the count of
+    numbers."""
     if len(t.shape) >= 2:
         fans = (math.prod(t.shape[1:]), t.shape[0], math.prod(t.base_shape[1:]), t.base_shape[0])
         m_in, m_out = fans[0] / fans[2], fans[1] / fans[3]

@@ -1,8 +1,9 @@
 """What each parameter is: its role, its width ratios, its place, its depth ratio. Model against base.
 
-Compares two analysed graphs through their pairing and returns one `Facts` per parameter, from which `rules` computes
-numbers (docs/theory.md, equation (9)). Widths are found in `ratios`, depths in `depths`; here the two are put together
-with what is particular to a parameter: whether it takes the input, whether it reads out, whose bias it is.
+Compares two analysed graphs through their pairing and returns one `Facts` per parameter, from which `rules`
+computes numbers (docs/theory.md, equation (9)). Widths are found in `ratios`, depths in `depths`; here the
+two are put together with what is particular to a parameter: whether it takes the input, whether it reads out,
+whose bias it is.
 """
 
 from __future__ import annotations
@@ -186,7 +187,8 @@ def _facts(paired: _Paired, name: str) -> Facts:
 def _refuse_shapes(name: str, twin: str, shape: tuple[int, ...], base_shape: tuple[int, ...]) -> None:
     if 0 in shape or 0 in base_shape:
         raise StructureError(
-            f"{name} has no elements (shape {shape}, base {base_shape}): remove it, nothing can be said of it."
+            f"{name} has no elements (shape {shape}, base {base_shape}): remove it, nothing can be said of "
+            "it."
         )
     if len(shape) != len(base_shape):
         raise StructureError(
