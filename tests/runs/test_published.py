@@ -107,7 +107,7 @@ def test_what_is_given_wins():
     ],
 )
 def test_what_cannot_work_is_refused(name, shape, options, words):
-    assert words in " ".join(fitted(name, shape, options)[1])
+    assert words in " ".join(map(str, fitted(name, shape, options)[1]))
 
 
 def test_faults_come_before_any_work():

@@ -27,7 +27,7 @@ lr = {{ log2 = [-6, 1], step = 1 }}  # 2^-6 ... 2^1; also log10, linear. The bas
 # "model_options.k" = [1, 2]       # an example: an option of the model
 
 [run]                              # what all runs share
-model = "mlp"                      # mlp, resnet, vit, gpt, hf:llama, or your own build(width, depth): "f.py:build"
+model = "mlp"                      # mlp, resnet, vit, gpt, hf:llama, or your own "file.py:build"
 model_options = {{ branch_scale = 0.5773502691896258 }}  # further arguments of build; default none
 # overrides = {{}}                   # what trimtab.parametrize takes, as {{ "head.*" = "readout" }}
 # gamma0 = 1.0                     # richness: how far features move, 1 as in the base

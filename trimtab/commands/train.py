@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trimtab.commands.options import Positional, Text
-from trimtab.errors import InputError, faults
+from trimtab.errors import InputError, faults, faults_in
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -86,10 +86,11 @@ def read_run(path: Path) -> RunConfig:
     from trimtab.runs.config import RunConfig
     from trimtab.runs.toml import read_toml
 
+    table = read_toml(path)
     try:
-        return RunConfig(**read_toml(path))
+        return RunConfig(**table)
     except InputError as error:
-        raise InputError(str(error).replace("the run's configuration", str(path))) from error
+        raise faults_in(str(path), error.faults) from error
 
 
 def introduction(run: Run, config: RunConfig) -> str:

@@ -17,7 +17,8 @@ import torch
 from torch import nn
 
 from trimtab.data.catalogue import Shape
-from trimtab.errors import InputError
+from trimtab.errors import Fault, InputError
+from trimtab.models.catalogue import FOLLOW
 
 CAUSAL, IMAGES = "AutoModelForCausalLM", "AutoModelForImageClassification"
 SPECIAL = (
@@ -54,7 +55,7 @@ def published(name: str) -> tuple[Callable[..., nn.Module], Callable[[], Any]]:
     return build, example
 
 
-def fitted(name: str, shape: Shape, options: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def fitted(name: str, shape: Shape, options: Mapping[str, Any]) -> tuple[dict[str, Any], list[Fault]]:
     """(the fields of a published model's configuration on some data, what is wrong with them).
 
     Vocabulary, classes, channels and image size follow the data. Options that are given win, where they can
@@ -64,12 +65,10 @@ def fitted(name: str, shape: Shape, options: Mapping[str, Any]) -> tuple[dict[st
     given = _canonical(default, options)
     takes = "image" if kind == IMAGES else "text"
     if shape.kind != takes:
-        return {}, [f"data: hf:{name} takes {takes} data: got {shape.kind} data"]
+        return {}, [Fault("data", f"hf:{name} takes {takes} data", f"{shape.kind} data")]
     if takes == "text" and kind != CAUSAL:
-        return {}, [
-            f"data: text asks for the next character, and hf:{name} is no causal language model: write "
-            "data(split, seed, step) for it and pass file.py:data"
-        ]
+        law = f"text asks for the next character, and hf:{name} is no causal language model: write "
+        return {}, [Fault("data", law + "data(split, seed, step) for it and pass file.py:data")]
     if takes == "text":
         wanted: dict[str, Any] = {"vocab_size": shape.classes}
         positions = getattr(default, "max_position_embeddings", None)
@@ -86,27 +85,24 @@ def fitted(name: str, shape: Shape, options: Mapping[str, Any]) -> tuple[dict[st
     return wanted | given, _misfits(wanted, given, default)
 
 
-def _misfits(wanted: Mapping[str, Any], given: Mapping[str, Any], default: Any) -> list[str]:
+def _misfits(wanted: Mapping[str, Any], given: Mapping[str, Any], default: Any) -> list[Fault]:
     """What was given and cannot work with the data."""
     found = []
     for key in ("vocab_size", "num_labels", "max_position_embeddings", "image_size", "num_channels"):
         if key not in wanted or key not in given:
             continue
-        value, least = (
-            given[key],
-            key not in ("image_size", "num_channels"),
-        )  # more classes than the data has do no harm
+        # more classes than the data has do no harm
+        value, least = given[key], key not in ("image_size", "num_channels")
         if _side(value) != wanted[key] and not (least and isinstance(value, int) and value > wanted[key]):
-            found.append(
-                f"model_options.{key}: the data has {wanted[key]}: got {value}; leave it out and it follows "
-                "the data"
-            )
+            law = f"the data has {wanted[key]}"
+            found.append(Fault(f"model_options.{key}", law, str(value), FOLLOW))
     patch = _side(given.get("patch_size", getattr(default, "patch_size", None)))
     if isinstance(patch, int) and "image_size" in wanted and wanted["image_size"] % patch:
-        found.append(
-            "model_options.patch_size: the image side must be a multiple of the patch: got "
-            f"{wanted['image_size']} px, patch {patch}"
+        law, got = (
+            "the image side must be a multiple of the patch",
+            f"{wanted['image_size']} px, patch {patch}",
         )
+        found.append(Fault("model_options.patch_size", law, got))
     return found
 
 

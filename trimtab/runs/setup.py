@@ -19,14 +19,14 @@ from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from trimtab.data.opening import open_data
-from trimtab.errors import InputError, TrimtabError, faults
+from trimtab.errors import Fault, InputError, TrimtabError, faults
 from trimtab.files import folders
 from trimtab.models.builders import BUILD
 from trimtab.models.catalogue import fitting, size_faults
 from trimtab.parametrization.planning import of_draws
 from trimtab.parametrization.result import Parametrization
 from trimtab.runs.catalogue import own
-from trimtab.runs.config import RunConfig
+from trimtab.runs.config import RunConfig, batch_fault
 from trimtab.runs.published import fitted, published
 from trimtab.runs.user_code import beside, built, by_split, load
 
@@ -85,7 +85,7 @@ class Setup:
     def _open(self) -> None:
         c = self.config
         if (fault := device_fault(c.device)) is not None:
-            raise InputError(fault)
+            raise InputError(str(fault), [fault])
         self.source = None if own(c.data) else open_data(c.data, c.data_options)
         self._function = load(c.data) if self.source is None else None
         if self._function is not None and not by_split(self._function):
@@ -102,9 +102,7 @@ class Setup:
             if c.model.startswith(HF):
                 self._fields, problems = fitted(c.model.removeprefix(HF), shape, c.model_options)
             if shape.train is not None and c.batch_size > shape.train:
-                problems.append(
-                    f"batch_size: must be at most the training set's size, {shape.train}: got {c.batch_size}"
-                )
+                problems.append(batch_fault(shape.train, c.batch_size))
             if problems:
                 raise faults(f"{len(problems)} faults in the run's configuration", problems)
 
@@ -252,21 +250,20 @@ class Setup:
             return self.loss(output, batch), output
 
 
-def device_fault(device: str | None) -> str | None:
+def device_fault(device: str | None) -> Fault | None:
     """What is wrong with a device on this machine; None if nothing is.
 
-    >>> device_fault("cpu"), device_fault("gpu")
+    >>> device_fault("cpu"), str(device_fault("gpu"))
     (None, "device: must be cpu, cuda, cuda:N or mps: got 'gpu'")
     """
     kind, _, number = (device or "cpu").partition(":")
     if kind not in ("cpu", "cuda", "mps") or (number and not number.isdigit()):
-        return f"device: must be cpu, cuda, cuda:N or mps: got {device!r}"
+        return Fault("device", "must be cpu, cuda, cuda:N or mps", repr(device))
     there = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}[kind]
     if int(number or 0) >= there:
         seen = f"torch {torch.__version__} sees {there or 'no'} {kind} device{'s' if there != 1 else ''} here"
-        return (
-            f"device: got {device!r}, but {seen}. Pass device = 'cpu', or install a torch built for your GPU"
-        )
+        cure = "Pass device = 'cpu', or install a torch built for your GPU"
+        return Fault("device", f"got {device!r}, but {seen}. {cure}")
     return None
 
 
