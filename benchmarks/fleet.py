@@ -21,7 +21,8 @@ import torch
 from trimtab.runs import fleet
 from trimtab.runs.config import RunConfig
 from trimtab.runs.fleet_rule import choose
-from trimtab.runs.setup import cross_entropy, forward, setup
+from trimtab.runs.losses import cross_entropy, forward
+from trimtab.runs.setup import setup
 from trimtab.runs.training import Run
 
 RATES = [2.0 ** (-6 + i / 2) for i in range(12)]

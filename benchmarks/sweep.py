@@ -19,7 +19,8 @@ from pathlib import Path
 import torch
 
 from trimtab.runs.config import RunConfig
-from trimtab.runs.setup import cross_entropy, forward, setup
+from trimtab.runs.losses import cross_entropy, forward
+from trimtab.runs.setup import setup
 from trimtab.sweeps.driver import sweep
 from trimtab.sweeps.store import Store
 

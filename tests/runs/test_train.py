@@ -273,7 +273,7 @@ def test_a_loss_beside_the_model_lasts(tmp_path):
 
 
 def test_losses_and_accuracies_of_every_kind_of_batch():
-    from trimtab.runs.setup import correct, cross_entropy, forward, mse
+    from trimtab.runs.losses import count_correct, cross_entropy, forward, mse
 
     torch.manual_seed(0)
     plain = torch.nn.functional.cross_entropy
@@ -282,13 +282,13 @@ def test_losses_and_accuracies_of_every_kind_of_batch():
     asked = scores.argmax(-1)[:, 1::2] == classes[:, 1::2]
     for output in (scores, {"logits": scores}, (scores, 1)):
         assert cross_entropy(output, (None, classes)) == plain(scores.flatten(0, 1), classes.flatten())
-        assert correct(output, (None, classes)) == (
+        assert count_correct(output, (None, classes)) == (
             int(asked.sum()),
             asked.numel(),
         )  # targets left out of the loss are not counted as wrong
     image, pixels = torch.randn(2, 3, 7, 7), torch.randint(0, 3, (2, 7, 7))
     assert cross_entropy(image, (None, pixels)) == plain(image, pixels)
-    assert correct(image, (None, pixels)) == (int((image.argmax(1) == pixels).sum()), pixels.numel())
+    assert count_correct(image, (None, pixels)) == (int((image.argmax(1) == pixels).sum()), pixels.numel())
     soft = torch.softmax(torch.randn(4, 6, 5), -1)
     assert cross_entropy(scores, (None, soft)) == pytest.approx(
         float(plain(scores.flatten(0, 1), soft.flatten(0, 1)))

@@ -83,17 +83,17 @@ def _published(options: Explain, family: str) -> tuple[nn.Module, nn.Module, Any
     import torch
 
     from trimtab.runs.published import published
-    from trimtab.runs.user_code import built
+    from trimtab.runs.user_code import build_model
 
     build, make = published(family)
     with torch.device("meta"):
-        model = built(build, options.width, options.depth)
-    return model, built(build, options.base_width, options.base_depth), make(), ""
+        model = build_model(build, options.width, options.depth)
+    return model, build_model(build, options.base_width, options.base_depth), make(), ""
 
 
 def _own(options: Explain) -> tuple[nn.Module, nn.Module, Any, str]:
     """The user's model, its base, the inputs of a forward, and how they were inferred where they were."""
-    from trimtab.runs.user_code import beside, built, load
+    from trimtab.runs.user_code import beside, build_model, load
 
     name = options.build or ""
     build = load(name)
@@ -101,8 +101,8 @@ def _own(options: Explain) -> tuple[nn.Module, nn.Module, Any, str]:
     data = load(options.data) if options.data else beside(name, "data")
     if data is not None and (options.data or make is None):
         make = _inputs_of(data)
-    model = built(build, options.width, options.depth)
-    base = built(build, options.base_width, options.base_depth)
+    model = build_model(build, options.width, options.depth)
+    base = build_model(build, options.base_width, options.base_depth)
     if make is None:
         return model, base, *_infer(name, model, base)
     return model, base, _call(make), ""

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from trimtab.commands.options import Positional
-from trimtab.errors import InputError
+from trimtab.files import create_text
 
 EXAMPLE = """\
 # A sweep: does the learning rate of a 3-block network serve one of 24 blocks? `trimtab sweep {name}`, about
@@ -76,12 +76,6 @@ class New:
 
     def run(self) -> int:
         path = Path(self.path)
-        try:
-            with path.open("x", encoding="utf-8") as file:
-                file.write(EXAMPLE.format(name=path.name))
-        except FileExistsError as error:
-            raise InputError(f"{path} is there already: it is not replaced. Name another file.") from error
-        except OSError as error:
-            raise InputError(f"{path} could not be written: {error.strerror}.") from error
+        create_text(path, EXAMPLE.format(name=path.name))
         print(f"wrote {path}; run it with: trimtab sweep {path}")
         return 0

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from trimtab.data.catalogue import Shape
 from trimtab.errors import InputError
-from trimtab.files import folders, found_at
+from trimtab.files import find_file, folders
 
 Batch = tuple[Tensor, Tensor]
 ORDER, CHANGE, PLACE = 1, 2, 3  # what a random stream is for
@@ -135,7 +135,7 @@ def find(folder: str | None, default: str, what: str, where_from: str) -> Path:
     """
     root = os.environ.get("TRIMTAB_DATA")
     given = Path(folder).expanduser() if folder else None
-    if given is not None and (named := found_at(given)) is not None:
+    if given is not None and (named := find_file(given)) is not None:
         return named
     places = list(dict.fromkeys(place / given for place in folders())) if given is not None else []
     if root and not (folder and Path(folder).is_absolute()):

@@ -234,7 +234,8 @@ def _cross(c: dict[str, Any], bad: set[str]) -> list[Fault]:
 def _zoo_name(
     what: str, table: Mapping[str, Mapping[str, Any]], c: dict[str, Any], found: list[Fault]
 ) -> str | None:
-    """The zoo's model or data set that is named, with options it takes; None for the user's own, or a wrong one."""
+    """The zoo's model or data set that is named, with options it takes; None for the user's own, or a wrong
+    one."""
     name, options = c[what], c[f"{what}_options"]
     known = isinstance(name, str) and name in table
     if isinstance(name, str) and not known and not catalogue.own(name):

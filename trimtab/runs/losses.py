@@ -3,8 +3,8 @@
     cross-entropy   mean over examples (and positions) of -log softmax(scores)[class], in nats
     mse             (f - y)^2 / 2 summed over outputs, averaged over examples
 
-Classes are on the last axis of the scores, or on the second, where torch has them for images. Where both would fit
-(as many classes as pixels in a row) the loss is refused: which one was meant is ambiguous.
+Classes are on the last axis of the scores, or on the second, where torch has them for images. Where both
+would fit (as many classes as pixels in a row) the loss is refused: which one was meant is ambiguous.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from torch.nn import functional
 from trimtab.errors import InputError
 
 IGNORED = -100  # a target that torch's cross-entropy leaves out
-OWN = "Pass a loss function of your own: loss = 'file.py:loss' in a file or a command, loss=function in Python"
+OWN = (
+    "Pass a loss function of your own: loss = 'file.py:loss' in a file or a command, loss=function in Python"
+)
 Batch = Any  # (inputs, target), or a dict of keyword arguments
 
 
 def forward(model: Callable[..., Any], batch: Batch) -> Any:
-    """The model's output on a batch: keyword arguments of a dict, else the inputs: a tensor, a tuple or a dict."""
+    """The model's output on a batch: keyword arguments of a dict, else the inputs: a tensor, a tuple or a
+    dict."""
     inputs = batch if isinstance(batch, dict) else batch[0]
     if isinstance(inputs, dict):
         return model(**inputs)
@@ -77,7 +80,8 @@ def class_axis(scores: Tensor, target: Tensor) -> int | None:
 
 
 def cross_entropy(output: Any, batch: Batch) -> Tensor:
-    """Mean cross-entropy in nats over examples and, for sequences, positions; a dict's own loss where it has one.
+    """Mean cross-entropy in nats over examples and, for sequences, positions; a dict's own loss where it has
+    one.
 
     >>> round(float(cross_entropy(torch.zeros(2, 3, 4), (None, torch.zeros(2, 3, dtype=torch.long)))), 4)
     1.3863
@@ -86,7 +90,8 @@ def cross_entropy(output: Any, batch: Batch) -> Tensor:
         loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
         if loss is None:
             raise InputError(
-                "a batch that is a dict needs a model whose output has .loss (for transformers: labels in the "
+                "a batch that is a dict needs a model whose output has .loss (for transformers: labels in "
+                "the "
                 f"batch). {OWN}."
             )
         return loss
@@ -95,13 +100,16 @@ def cross_entropy(output: Any, batch: Batch) -> Tensor:
     if target.is_floating_point():
         if target.shape != scores.shape or not _sums_to_one(target):
             raise InputError(
-                "cross-entropy takes classes, or probabilities over the last dimension, and the target holds other "
+                "cross-entropy takes classes, or probabilities over the last dimension, and the target holds "
+                "other "
                 f"numbers: {shapes}. {OWN}; loss = 'mse' in a file."
             )
         return functional.cross_entropy(scores.flatten(0, -2), target.flatten(0, -2))
     axis = class_axis(scores, target)
     if axis is None:
-        raise InputError(f"cross-entropy needs one class per output row: {shapes}. {OWN}; loss = 'mse' in a file.")
+        raise InputError(
+            f"cross-entropy needs one class per output row: {shapes}. {OWN}; loss = 'mse' in a file."
+        )
     if axis == 1:
         return functional.cross_entropy(scores, target)
     return functional.cross_entropy(scores.flatten(0, target.ndim - 1), target.flatten())
@@ -118,7 +126,8 @@ def mse(output: Any, batch: Batch) -> Tensor:
     if y.is_floating_point():
         if y.numel() != f.numel():
             raise InputError(
-                f"mse needs one number per output: the outputs are {tuple(f.shape)}, the target {tuple(y.shape)}."
+                f"mse needs one number per output: the outputs are {tuple(f.shape)}, the target "
+                f"{tuple(y.shape)}."
             )
         y = y.reshape(f.shape)
     else:

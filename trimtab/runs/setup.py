@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from trimtab.data.opening import open_data
@@ -27,12 +26,12 @@ from trimtab.parametrization.planning import of_draws
 from trimtab.parametrization.result import Parametrization
 from trimtab.runs.catalogue import own
 from trimtab.runs.config import RunConfig, batch_fault
+from trimtab.runs.losses import Batch, cross_entropy, forward, length, mse
 from trimtab.runs.published import fitted, published
-from trimtab.runs.user_code import beside, built, by_split, load
+from trimtab.runs.user_code import beside, build_model, by_split, load
 
 PLAN_SEED = 0
 EVAL_BATCH = 500
-IGNORED = -100  # a target that torch's cross-entropy leaves out
 HF = "hf:"
 SHARED = {
     "model",
@@ -53,7 +52,6 @@ SHARED = {
 }
 
 Made = TypeVar("Made")
-Batch = Any  # (inputs, target), or a dict of keyword arguments
 
 
 class Setup:
@@ -143,7 +141,7 @@ class Setup:
     def build(self, width: int, depth: int) -> nn.Module:
         c = self.config
         if own(c.model):
-            return built(named(c.model), width, depth, self._fields or c.model_options, name=c.model)
+            return build_model(named(c.model), width, depth, self._fields or c.model_options, name=c.model)
         options = dict(c.model_options)
         if self.source is not None:
             options = {**fitting(c.model, self.source.shape), **options}
@@ -319,124 +317,6 @@ def named(model: str) -> Callable[..., nn.Module]:
     """The `build(width, depth, **options)` behind a name that is not the zoo's: the user's, or transformers'
     as hf:llama."""
     return published(model.removeprefix(HF))[0] if model.startswith(HF) else load(model)
-
-
-def forward(model: Callable[..., Any], batch: Batch) -> Any:
-    """The model's output on a batch: keyword arguments of a dict, else the inputs: a tensor, a tuple or a
-    dict."""
-    inputs = batch if isinstance(batch, dict) else batch[0]
-    if isinstance(inputs, dict):
-        return model(**inputs)
-    return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
-
-
-def length(batch: Batch) -> int:
-    """Examples in a batch."""
-    values = batch.values() if isinstance(batch, dict) else [batch[1]]
-    return next((len(v) for v in values if isinstance(v, Tensor) and v.ndim), 1)
-
-
-def logits(output: Any) -> Tensor | None:
-    """The tensor of scores in a model's output, if there is one."""
-    if isinstance(output, Tensor):
-        return output
-    found = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
-    if found is None and isinstance(output, tuple | list) and output and isinstance(output[0], Tensor):
-        found = output[0]
-    return found
-
-
-def scored(output: Any, batch: Batch, loss: str) -> tuple[Tensor, Tensor]:
-    """(scores, target) of what a loss is taken of."""
-    scores, target = logits(output), None if isinstance(batch, dict) else batch[1]
-    if scores is None or not isinstance(target, Tensor):
-        raise InputError(
-            f"{loss} needs a tensor of outputs (or .logits) and a target tensor: got {type(output).__name__} "
-            f"and {'a dict batch' if target is None else type(target).__name__}. "
-            "Pass a loss function of your own: loss = 'file.py:loss', called with (output, batch)."
-        )
-    return scores, target
-
-
-def class_axis(scores: Tensor, target: Tensor) -> int | None:
-    """Where the classes are: last, or second as torch has them for images; None where the shapes do not
-    fit."""
-    if scores.ndim < 4 and scores.shape[:-1] == target.shape:
-        return -1
-    if scores.ndim > 1 and (scores.shape[0], *scores.shape[2:]) == tuple(target.shape):
-        return (
-            1 if scores.shape[:-1] != target.shape else None
-        )  # as many classes as pixels in a row: it could be either
-    return -1 if scores.shape[:-1] == target.shape else None
-
-
-def cross_entropy(output: Any, batch: Batch) -> Tensor:
-    """Mean cross-entropy in nats over examples and, for sequences, positions; a dict's own loss where it has
-    one."""
-    if isinstance(batch, dict):
-        loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
-        if loss is None:
-            raise InputError(
-                "a batch that is a dict needs a model whose output has .loss (pass labels), or a loss "
-                "function of your own: loss = 'file.py:loss'."
-            )
-        return loss
-    scores, target = scored(output, batch, "cross-entropy")
-    own = "Pass loss = 'mse' for numbers, or a loss function of your own: loss = 'file.py:loss'."
-    if target.is_floating_point():
-        if target.shape != scores.shape or not torch.allclose(
-            target.sum(-1), torch.ones_like(target.sum(-1)), atol=1e-3
-        ):
-            raise InputError(
-                "cross-entropy takes classes, or probabilities over the last dimension: got floats of shape "
-                f"{tuple(target.shape)} for outputs {tuple(scores.shape)}. {own}"
-            )
-        return functional.cross_entropy(scores.flatten(0, -2), target.flatten(0, -2))
-    axis = class_axis(scores, target)
-    if axis is None:
-        raise InputError(
-            f"cross-entropy needs one class per output row: the outputs are {tuple(scores.shape)}, the "
-            f"target {tuple(target.shape)}. {own}"
-        )
-    return (
-        functional.cross_entropy(scores, target)
-        if axis == 1
-        else functional.cross_entropy(scores.flatten(0, target.ndim - 1), target.flatten())
-    )
-
-
-def mse(output: Any, batch: Batch) -> Tensor:
-    """(f - y)^2 / 2 summed over outputs, averaged over examples; classes count as one-hot targets."""
-    f, y = scored(output, batch, "mse")
-    if y.is_floating_point():
-        if y.numel() != f.numel():
-            raise InputError(
-                f"mse needs one number per output: the outputs are {tuple(f.shape)}, the target "
-                f"{tuple(y.shape)}."
-            )
-        y = y.reshape(f.shape)
-    else:
-        y = functional.one_hot(y, f.shape[-1]).to(f.dtype)
-    return (f - y).square().reshape(len(f), -1).sum(1).mean() / 2
-
-
-def correct(output: Any, batch: Batch) -> tuple[int, int] | None:
-    """(right, all) predictions of a classifier, None where targets are not classes; targets of -100 are not
-    asked, as in the loss."""
-    scores = logits(output)
-    target = batch.get("labels") if isinstance(batch, dict) else batch[1]
-    if (
-        scores is None
-        or not isinstance(target, Tensor)
-        or target.is_floating_point()
-        or (isinstance(batch, dict) and target.ndim > 1)
-    ):
-        return None
-    axis = class_axis(scores, target)
-    if axis is None:
-        return None
-    asked = target != IGNORED
-    return int(((scores.argmax(axis) == target) & asked).sum()), int(asked.sum())
 
 
 def _few(value: Any) -> Any:

@@ -20,8 +20,9 @@ from torch import nn
 from trimtab.errors import TrimtabError
 from trimtab.runs import checkpoints
 from trimtab.runs.config import RunConfig, decay, rate
+from trimtab.runs.losses import count_correct, length
 from trimtab.runs.results import RunResult, Tested, conclude, diverged
-from trimtab.runs.setup import Setup, correct, length, setup
+from trimtab.runs.setup import Setup, setup
 
 __all__ = ["Interrupted", "RunConfig", "RunResult", "run"]
 
@@ -200,9 +201,9 @@ def evaluated(
             loss, output = made.evaluate(model, batch)
             n = length(batch)
             total, seen = total + loss.item() * n, seen + n
-            counted = correct(output, batch)
-            if counted is not None:
-                right, judged = right + counted[0], judged + counted[1]
+            counts = count_correct(output, batch)
+            if counts is not None:
+                right, judged = right + counts[0], judged + counts[1]
     model.train()
     return total / max(1, seen), right / judged if judged else None, seen
 

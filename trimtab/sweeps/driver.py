@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.errors import InputError, TrimtabError
+from trimtab.files import looking_in
 from trimtab.runs.arithmetic import arithmetic, environment
 from trimtab.runs.config import VERSION, RunConfig
 from trimtab.runs.user_code import sources
@@ -103,7 +104,8 @@ def sweep(
     place = Path(store) if store is not None else Path(config).with_suffix(".db")  # type: ignore[arg-type]
     if not place.parent.is_dir():
         raise InputError(f"the store's folder must exist: there is no {place.parent.resolve()}.")
-    return Driver(made, place, workers, threads, text, progress).go()
+    with looking_in(made.folder):
+        return Driver(made, place, workers, threads, text, progress).go()
 
 
 class Driver:
@@ -229,7 +231,7 @@ class Driver:
                 base=list(self.config.base),
                 versions=versions(),
                 command=_command(),
-                roots=_roots(),
+                roots=[str(folder) for folder in (Path.cwd(), self.config.folder) if folder is not None],
             )
         if new:
             label = self.config.name
@@ -312,7 +314,7 @@ class Driver:
         settings = dict(
             store=str(self.path.resolve()),
             budget=self.config.budget,
-            roots=_roots(),
+            folder=None if self.config.folder is None else str(self.config.folder),
             threads=self.threads,
             log=str((folder / "workers.log").resolve()),
         )
@@ -514,12 +516,6 @@ def versions() -> dict[str, str]:
 def _cost(config: RunConfig) -> float:
     """What a cell costs, up to a constant: which units come first, and the time to go."""
     return float(config.steps) * config.batch_size * config.depth * config.width**1.5
-
-
-def _roots() -> list[str]:
-    from trimtab import files
-
-    return [str(root) for root in (Path.cwd(), *files.ROOTS)]
 
 
 def _command() -> str:

@@ -4,8 +4,9 @@
 
 so adding a value to an axis later adds exactly its cells, and the same cell is the same cell in any sweep.
 
-The fields of a run are checked by pydantic (`runs.config`). The sweep's own twelve keys are checked here by hand: most
-take several shapes (how many or a list, a list or a range), of which pydantic reports one fault per shape.
+The fields of a run are checked by pydantic (`runs.config`). The sweep's own twelve keys are checked here by
+hand: most take several shapes (how many or a list, a list or a range), of which pydantic reports one fault
+    per shape.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeGuard
 
 from trimtab.errors import Fault, InputError, faults_in
-from trimtab.files import look_in
+from trimtab.files import looking_in
 from trimtab.parametrization.rules import SCHEMES
 from trimtab.runs import catalogue
 from trimtab.runs.config import RunConfig
@@ -81,10 +82,10 @@ class SweepConfig:
 
     def cells(self) -> Iterator[RunConfig]:
         """Every run of the grid, resolved."""
-        hashes = sources(
-            *(str(self.run.get(key, "")) for key in ("model", "data", "loss")),
-            *(str(v) for key in ("model", "data", "loss") for v in self.axes.get(key, ())),
-        )
+        names = [str(self.run.get(key, "")) for key in ("model", "data", "loss")]
+        names += [str(v) for key in ("model", "data", "loss") for v in self.axes.get(key, ())]
+        with looking_in(self.folder):
+            hashes = sources(*names)
         for scheme, (width, depth), values, seed in itertools.product(
             self.schemes, self.sizes, itertools.product(*self.axes.values()), self.seeds
         ):
@@ -138,18 +139,17 @@ def read(config: str | Path | Mapping[str, Any] | SweepConfig) -> SweepConfig:
       - axes.lr: a range goes from low to high, finite: got [3, 1]
     """
     if isinstance(config, SweepConfig):
-        look_in(config.folder)  # another file may have been read since
         return config
     what, folder = "the sweep", None
     if isinstance(config, str | Path):
         what, folder, config = str(config), Path(config).resolve().parent, read_toml(config)
     if not isinstance(config, Mapping):
         raise InputError(f"a sweep is a path, a dict or a SweepConfig: got {type(config).__name__}.")
-    look_in(folder)
     made, found = _validate(dict(config))
     if not found and made is not None:
         made = replace(made, folder=folder)
-        found = _try_cells(made) + _file_faults(made)
+        with looking_in(folder):
+            found = _try_cells(made) + _file_faults(made)
     if found or made is None:
         raise faults_in(what, found)
     return made

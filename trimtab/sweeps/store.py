@@ -14,8 +14,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import math
-import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trimtab.errors import InputError, TrimtabError
+from trimtab.files import json_ready, replacing, write_text
 from trimtab.runs.results import OUTCOMES
 
 if TYPE_CHECKING:
@@ -360,11 +359,7 @@ class Store:
         accepted = 0
         with self._writing():
             for cell, state, result, curves, error in outcomes:
-                text = (
-                    None
-                    if result is None
-                    else json.dumps({k: _plain(v) for k, v in result.items()}, sort_keys=True)
-                )
+                text = None if result is None else json.dumps(json_ready(result), sort_keys=True)
                 data = None if curves is None else _packed(curves)
                 changed = self._db.execute(
                     "UPDATE cells SET state = ?, result = ?, error = ?, sha = ?, owner = NULL, lease = "
@@ -519,13 +514,7 @@ class Store:
 
     def to_csv(self, path: str | Path) -> None:
         """Write `to_pandas` as CSV, whole or not at all."""
-        draft = Path(f"{path}.draft")
-        try:
-            self.to_pandas().to_csv(draft, index=False)
-            os.replace(draft, path)
-        except OSError as error:
-            draft.unlink(missing_ok=True)
-            raise InputError(f"{path} could not be written: {error.strerror}.") from error
+        write_text(path, self.to_pandas().to_csv(index=False, lineterminator="\n"))
 
     def curves(self, cell: str) -> dict[str, np.ndarray]:
         """A finished cell's curves: "step", "loss", "smoothed", and "test_step", "test_loss", "accuracy" if
@@ -580,16 +569,15 @@ class Store:
 
     def copy(self) -> None:
         """Keep a whole copy beside the store: written under a temporary name, synced, renamed."""
-        draft = self.path.with_name(f"{self.path.name}.{os.getpid()}.draft")
-        draft.unlink(missing_ok=True)
         try:
-            target = sqlite3.connect(draft)
-            self._db.backup(target)
-            target.execute("PRAGMA journal_mode = DELETE")
-            target.close()
-            with draft.open("rb") as file:
-                os.fsync(file.fileno())
-            os.replace(draft, self.copy_path)
+            with replacing(self.copy_path) as draft:
+                try:
+                    target = sqlite3.connect(draft)
+                    self._db.backup(target)
+                    target.execute("PRAGMA journal_mode = DELETE")
+                    target.close()
+                finally:
+                    Path(f"{draft}-journal").unlink(missing_ok=True)
         except (sqlite3.Error, OSError) as error:
             fault = StoreError(
                 f"the copy {self.copy_path} could not be written: {error}. Free some space and run the same "
@@ -597,9 +585,6 @@ class Store:
             )
             fault.full = True
             raise fault from error
-        finally:
-            for place in (draft, Path(f"{draft}-journal")):
-                place.unlink(missing_ok=True)
 
 
 def intact(cell: Any, config: Any, state: Any, result: Any, error: Any, sha: Any, data: Any) -> bool:
@@ -629,7 +614,3 @@ def _packed(curves: Mapping[str, Any]) -> bytes:
     held: dict[str, Any] = {key: np.asarray(value) for key, value in curves.items()}
     np.savez_compressed(buffer, **held)
     return buffer.getvalue()
-
-
-def _plain(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from trimtab import files
+from trimtab.files import looking_in
 from trimtab.runs import checkpoints, fleet, user_code
 from trimtab.runs.arithmetic import arithmetic
 from trimtab.runs.config import RunConfig
@@ -245,9 +245,13 @@ def outcome(
 
 
 def start(
-    path: str, owner: str, lifeline: int | None, budget: dict[str, float], roots: list[str], threads: int
+    path: str, owner: str, lifeline: int | None, budget: dict[str, float], folder: str | None, threads: int
 ) -> int:
-    """What a new process does: set its threads, then loop."""
+    """What a new process does: set its threads, then loop.
+
+    Args:
+        folder: of the sweep's file, where the user's files are looked for first.
+    """
     torch.set_num_threads(threads)
-    files.ROOTS.extend(Path(root) for root in roots)
-    return Worker(Path(path), owner, lifeline, budget).loop()
+    with looking_in(folder):
+        return Worker(Path(path), owner, lifeline, budget).loop()

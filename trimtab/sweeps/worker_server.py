@@ -52,7 +52,7 @@ def main() -> None:
         code = 1
         try:
             code = worker.start(
-                settings["store"], owner, 0, settings["budget"], settings["roots"], settings["threads"]
+                settings["store"], owner, 0, settings["budget"], settings["folder"], settings["threads"]
             )
         finally:
             sys.stdout.flush()
