@@ -127,10 +127,10 @@ def test_how_many_test_examples_depends_on_the_configuration_alone():
     alone = [training.run(c) for c in (long, short, long)]
     assert [r.test_examples for r in alone] == [288, 48, 288]
     assert alone[0].test_loss == alone[2].test_loss
-    together = fleet.run([short, short.changed(seed=1)])
+    together = fleet.run([short, short.replace(seed=1)])
     assert [r.test_examples for r in together] == [48, 48]
-    asked = training.run(short.changed(eval_examples=100))
-    assert asked.test_examples == 100 and training.run(short.changed(eval_examples=0)).test_examples is None
+    asked = training.run(short.replace(eval_examples=100))
+    assert asked.test_examples == 100 and training.run(short.replace(eval_examples=0)).test_examples is None
 
 
 def test_train_says_how_many_test_examples_it_looked_at(tmp_path, capsys):

@@ -261,9 +261,9 @@ def test_status_retry_and_csv(tmp_path, capsys):
     store.add(
         [
             (
-                config.changed(seed=i).hash,
+                config.replace(seed=i).hash,
                 "x",
-                config.changed(seed=i).model_dump(mode="json"),
+                config.replace(seed=i).model_dump(mode="json"),
                 f"u{i}",
                 False,
                 1.0,

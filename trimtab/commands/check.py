@@ -117,7 +117,7 @@ class Question:
 
 def validate(options: Check) -> Question:
     """Load what the options name; every fault at once."""
-    from trimtab.runs.setup import device_fault
+    from trimtab.runs.tasks import device_fault
     from trimtab.runs.user_code import beside
     from trimtab.sweeps.store import Store
 

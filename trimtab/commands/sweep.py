@@ -60,7 +60,7 @@ def refuse_missing_devices(path: str) -> None:
     devices = {str(d) for d in made.axes.get("device", [made.run.get("device", "cpu")])} - {"cpu"}
     if not devices:  # then torch need not be loaded to ask it
         return
-    from trimtab.runs.setup import device_fault
+    from trimtab.runs.tasks import device_fault
 
     found = [fault for fault in map(device_fault, sorted(devices)) if fault is not None]
     if found:

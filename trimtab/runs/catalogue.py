@@ -34,7 +34,7 @@ def unknown(path: str, name: Any, known: Iterable[str], *, own: bool = True, kin
     )
 
 
-def own(name: Any) -> bool:
+def is_own(name: Any) -> bool:
     """Whether a name is a user's function rather than one of the zoo's."""
     return isinstance(name, str) and ":" in name
 

@@ -120,7 +120,7 @@ class RunConfig(BaseModel):
     sweep is read."""
 
     def __init__(self, **given: Any):
-        own = catalogue.own(given.get("model")) and not str(given["model"]).startswith("hf:")
+        own = catalogue.is_own(given.get("model")) and not str(given["model"]).startswith("hf:")
         if given.get("loss") is None and not own:
             # only beside a user's own build may another one stand: elsewhere the name says it all
             given["loss"] = "cross-entropy"
@@ -134,7 +134,7 @@ class RunConfig(BaseModel):
         if found:
             raise faults_in("the run's configuration", found)
 
-    def changed(self, **numbers: Any) -> RunConfig:
+    def replace(self, **numbers: Any) -> RunConfig:
         """This configuration with some fields replaced, validated again."""
         return RunConfig(**{**self.model_dump(), **numbers})
 
@@ -213,7 +213,7 @@ def _cross(c: dict[str, Any], bad: set[str]) -> list[Fault]:
         found.append(Fault("scheme", str(error)))
     model = _zoo_name("model", model_catalogue.MODELS, c, found)
     data = _zoo_name("data", data_catalogue.DATA, c, found)
-    if isinstance(c["loss"], str) and c["loss"] not in catalogue.LOSSES and not catalogue.own(c["loss"]):
+    if isinstance(c["loss"], str) and c["loss"] not in catalogue.LOSSES and not catalogue.is_own(c["loss"]):
         found.append(catalogue.unknown("loss", c["loss"], catalogue.LOSSES))
     options = c["data_options"]
     shape = data_catalogue.shape_of(data, options) if data and isinstance(options, Mapping) else None
@@ -238,7 +238,7 @@ def _zoo_name(
     one."""
     name, options = c[what], c[f"{what}_options"]
     known = isinstance(name, str) and name in table
-    if isinstance(name, str) and not known and not catalogue.own(name):
+    if isinstance(name, str) and not known and not catalogue.is_own(name):
         found.append(catalogue.unknown(what, name, table))
     if not known:
         return None

@@ -1,7 +1,7 @@
 """Published architectures by name, at any width and depth: `trimtab explain --hf llama`. Offline, from the
 configuration.
 
-On one of the zoo's data sets their vocabulary, classes, channels and image size follow the data (`fitted`).
+On one of the zoo's data sets their vocabulary, classes, channels and image size follow the data (`fit_fields`).
 
 Width is the hidden size, depth the number of layers; the feed-forward keeps its ratio to the width, heads
 keep their dimension where it divides the width (else their number), key-value heads their ratio. Needs the
@@ -28,10 +28,10 @@ SPECIAL = (
 )  # characters have none: a padding row would never be trained
 
 
-def published(name: str) -> tuple[Callable[..., nn.Module], Callable[[], Any]]:
+def load_published(name: str) -> tuple[Callable[..., nn.Module], Callable[[], Any]]:
     """(build(width, depth, **fields of the configuration), example()) of a model type of `transformers`, such
     as "gpt2", "llama" or "vit"."""
-    kind, default = _known(name)
+    kind, default = _look_up(name)
     import transformers
 
     def build(width: int, depth: int, **fields: Any) -> nn.Module:
@@ -55,13 +55,13 @@ def published(name: str) -> tuple[Callable[..., nn.Module], Callable[[], Any]]:
     return build, example
 
 
-def fitted(name: str, shape: Shape, options: Mapping[str, Any]) -> tuple[dict[str, Any], list[Fault]]:
+def fit_fields(name: str, shape: Shape, options: Mapping[str, Any]) -> tuple[dict[str, Any], list[Fault]]:
     """(the fields of a published model's configuration on some data, what is wrong with them).
 
     Vocabulary, classes, channels and image size follow the data. Options that are given win, where they can
     work.
     """
-    kind, default = _known(name)
+    kind, default = _look_up(name)
     given = _canonical(default, options)
     takes = "image" if kind == IMAGES else "text"
     if shape.kind != takes:
@@ -106,7 +106,7 @@ def _misfits(wanted: Mapping[str, Any], given: Mapping[str, Any], default: Any) 
     return found
 
 
-def _known(name: str) -> tuple[str, Any]:
+def _look_up(name: str) -> tuple[str, Any]:
     """(the class that builds it, its default configuration) of a model type."""
     try:
         import transformers

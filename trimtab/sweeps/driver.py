@@ -37,7 +37,7 @@ from trimtab.runs.user_code import sources
 from trimtab.sweeps import grid
 from trimtab.sweeps.grid import SweepConfig
 from trimtab.sweeps.owners import alive, new_owner
-from trimtab.sweeps.repair import mended
+from trimtab.sweeps.repair import open_for_work
 from trimtab.sweeps.store import Store, StoreError
 from trimtab.sweeps.worker import DISK, folder_of
 
@@ -176,12 +176,12 @@ class Driver:
                 self.path.with_name(self.path.name + end).unlink(missing_ok=True)
 
     def _go(self) -> Outcome:
-        self.opened, told = mended(self.path)
+        self.opened, told = open_for_work(self.path)
         folder_of(self.path).mkdir(exist_ok=True)
         for line in told:
             self._say(line)
         self._take_back()
-        nursery = self._nursery()  # it loads torch while the cells are made
+        server = self._start_server()  # it loads torch while the cells are made
         before = (
             signal.signal(signal.SIGINT, self._interrupt)
             if threading.current_thread() is threading.main_thread()
@@ -190,10 +190,10 @@ class Driver:
         try:
             self._fill()
             self.filled = self.supervising = True
-            nursery = self._supervise(nursery)
+            server = self._supervise(server)
         finally:
             self.supervising = True  # from here on a first Ctrl-C only hastens what is done anyway
-            self._close(nursery)
+            self._close(server)
             if before is not None:
                 signal.signal(signal.SIGINT, before)
         counts = self.store.counts()
@@ -213,7 +213,7 @@ class Driver:
         """Add the cells that are missing, each with its unit."""
         self._forget_stale()
         self._compare()
-        known = self.store.known()
+        known = self.store.cell_names()
         cells = self._with_slots(list(self.config.cells()))
         new = [(name, c) for name, c in ((c.hash, c) for c in cells) if name not in known]
         before = self.store.finished_elsewhere() if new else set()
@@ -309,7 +309,7 @@ class Driver:
 
     # -- workers ---------------------------------------------------------------------------------------------
 
-    def _nursery(self) -> subprocess.Popen[bytes]:
+    def _start_server(self) -> subprocess.Popen[bytes]:
         folder = folder_of(self.path)
         settings = dict(
             store=str(self.path.resolve()),
@@ -333,16 +333,16 @@ class Driver:
         threading.Thread(target=_listen, args=(process.stdout, self.messages), daemon=True).start()
         return process
 
-    def _order(self, nursery: subprocess.Popen[bytes], text: str) -> None:
-        assert nursery.stdin is not None
+    def _order(self, server: subprocess.Popen[bytes], text: str) -> None:
+        assert server.stdin is not None
         try:
-            nursery.stdin.write((text + "\n").encode())
-            nursery.stdin.flush()
+            server.stdin.write((text + "\n").encode())
+            server.stdin.flush()
         except (BrokenPipeError, ValueError):
             pass  # it is gone; `_supervise` notices
 
-    def _supervise(self, nursery: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
-        """Keep the wanted number of workers until nothing is left to do; returns the nursery that is there
+    def _supervise(self, server: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
+        """Keep the wanted number of workers until nothing is left to do; returns the server that is there
         then."""
         copied = time.monotonic()
         while True:
@@ -358,15 +358,15 @@ class Driver:
                 self.births += 1
                 owner = f"{self.mark}/{self.births}"
                 self.alive[owner] = 0
-                self._order(nursery, f"spawn {owner}")
+                self._order(server, f"spawn {owner}")
             if self.progress is not None:
                 self.progress.update(self.store, len(self.alive))
             if self._hear(0.5 if left else 0.1):
-                self._close(nursery, kill=True)
+                self._close(server, kill=True)
                 for owner in list(self.alive):
                     self.store.release(owner, crashed=True)
                 self.alive.clear()
-                nursery = self._nursery()
+                server = self._start_server()
             if time.monotonic() - copied > COPY:
                 copied = time.monotonic()
                 self.store.copy()
@@ -376,10 +376,10 @@ class Driver:
             self.progress.update(self.store, len(self.alive))
         if not self.interrupted:
             self.store.copy()
-        return nursery
+        return server
 
     def _hear(self, wait: float) -> bool:
-        """Take the nursery's messages; True when it is gone."""
+        """Take the server's messages; True when it is gone."""
         try:
             message = self.messages.get(timeout=wait)
         except queue.Empty:
@@ -412,38 +412,38 @@ class Driver:
             raise KeyboardInterrupt  # not an Exception: no handler of a fault may take it for one
         self.messages.put("interrupted")  # wakes whoever waits for the workers
 
-    def _close(self, nursery: subprocess.Popen[bytes], *, kill: bool = False) -> None:
+    def _close(self, server: subprocess.Popen[bytes], *, kill: bool = False) -> None:
         """Let the workers checkpoint and release, then close the pipe they live by.
 
         There is no deadline here: a worker leaves after the step it is in, and whoever does not want to wait
         for that asks twice.
         """
-        if not kill and self.alive and nursery.poll() is None:
-            self._order(nursery, "stop")
+        if not kill and self.alive and server.poll() is None:
+            self._order(server, "stop")
             if self.interrupted and self.progress is not None:
                 self.progress.stopping(len(self.alive))
             while self.alive:
                 try:
                     message = self.messages.get(timeout=1.0)
                 except queue.Empty:
-                    if nursery.poll() is not None:
+                    if server.poll() is not None:
                         break
                     continue
                 if message.startswith("died"):
                     self.alive.pop(message.split()[1], None)
                 if message == "gone":
                     break
-        assert nursery.stdin is not None
+        assert server.stdin is not None
         for pid in self.alive.values():
             if pid:
                 _kill(pid)
         with contextlib.suppress(BrokenPipeError):
-            nursery.stdin.close()
+            server.stdin.close()
         try:
-            nursery.wait(1.0)
+            server.wait(1.0)
         except subprocess.TimeoutExpired:
-            nursery.kill()
-            nursery.wait()
+            server.kill()
+            server.wait()
         if not kill:
             for owner in list(self.alive):
                 try:
@@ -460,7 +460,7 @@ def units(cells: list[tuple[str, RunConfig]]) -> list[tuple[str, RunConfig, str,
     Like rates come together, the highest first: those that diverge early then end a fleet early.
     """
     from trimtab.runs.fleet import TOGETHER
-    from trimtab.runs.setup import setup
+    from trimtab.runs.tasks import prepare
 
     groups: dict[str, list[tuple[str, RunConfig]]] = {}
     for name, config in cells:
@@ -470,7 +470,7 @@ def units(cells: list[tuple[str, RunConfig]]) -> list[tuple[str, RunConfig, str,
     troubles: list[Exception] = []
     for members in groups.values():
         try:
-            _ = setup(members[0][1]).flops  # a forward with its loss, too
+            _ = prepare(members[0][1]).flops  # a forward with its loss, too
             break
         except (
             Exception

@@ -373,7 +373,7 @@ def _file_faults(sweep: SweepConfig) -> list[Fault]:
     named += [("axes", key, value) for key in ("model", "data", "loss") for value in sweep.axes.get(key, ())]
     found = []
     for table, key, name in named:
-        if catalogue.own(name):
+        if catalogue.is_own(name):
             try:
                 source_file(str(name).rpartition(":")[0])
             except InputError as error:
@@ -394,7 +394,7 @@ def _idle(sweep: SweepConfig) -> list[Fault]:
         for key, users in USERS.items()
         if key in sweep.axes and not set(users) & set(chosen["optimizer"])
     ]
-    if "batch_size" in sweep.axes and all(catalogue.own(name) for name in chosen["data"]):
+    if "batch_size" in sweep.axes and all(catalogue.is_own(name) for name in chosen["data"]):
         law = "your own data function makes the batches, so that every value gives the same run"
         cure = "sweep an option of it, as data_options.<name>"
         found.append(Fault("axes.batch_size", law, next_step=cure))

@@ -14,7 +14,7 @@ from trimtab.errors import InputError
 from trimtab.sweeps.store import HEADER, Store, StoreError, intact
 
 
-def mended(path: str | Path) -> tuple[Store, list[str]]:
+def open_for_work(path: str | Path) -> tuple[Store, list[str]]:
     """Open a store for work, or make it; a damaged one is set aside and its copy, or a fresh start, takes its
     place.
 

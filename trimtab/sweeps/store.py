@@ -201,7 +201,7 @@ class Store:
             )
         return self._db.total_changes - before
 
-    def known(self) -> set[str]:
+    def cell_names(self) -> set[str]:
         """The names of all cells."""
         return {row[0] for row in self._read("SELECT cell FROM cells")}
 
@@ -332,7 +332,7 @@ class Store:
         )
         return self._read(query)
 
-    def collapsed(self) -> int:
+    def count_collapsed(self) -> int:
         """How many finished cells ended no better than they began."""
         query = "SELECT count(*) FROM cells WHERE state = 'done' AND json_extract(result, '$.collapsed') = 1"
         return self._read(query)[0][0]
@@ -360,7 +360,7 @@ class Store:
         with self._writing():
             for cell, state, result, curves, error in outcomes:
                 text = None if result is None else json.dumps(json_ready(result), sort_keys=True)
-                data = None if curves is None else _packed(curves)
+                data = None if curves is None else _pack(curves)
                 changed = self._db.execute(
                     "UPDATE cells SET state = ?, result = ?, error = ?, sha = ?, owner = NULL, lease = "
                     "NULL, accepted = accepted + 1 WHERE cell = ? AND token = ? AND state = 'running'",
@@ -609,7 +609,7 @@ def _sha(cell: str, state: str, result: str | None, error: str | None, data: byt
     return digest.hexdigest()
 
 
-def _packed(curves: Mapping[str, Any]) -> bytes:
+def _pack(curves: Mapping[str, Any]) -> bytes:
     buffer = io.BytesIO()
     held: dict[str, Any] = {key: np.asarray(value) for key, value in curves.items()}
     np.savez_compressed(buffer, **held)

@@ -107,8 +107,8 @@ class Worker:
                     configs,
                     checkpoint=path,
                     every=self.budget["checkpoint_seconds"],
-                    progress=self._stepped,
-                    stop=self._asked,
+                    progress=self._note_step,
+                    stop=self._should_stop,
                 )
             else:
                 results = [
@@ -116,8 +116,8 @@ class Worker:
                         configs[0],
                         checkpoint=path,
                         every=self.budget["checkpoint_seconds"],
-                        progress=self._stepped,
-                        stop=self._asked,
+                        progress=self._note_step,
+                        stop=self._should_stop,
                     )
                 ]
         except Interrupted:
@@ -137,10 +137,10 @@ class Worker:
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS):
                 raise
-            self._raised(claim)
+            self._handle_error(claim)
             return
         except Exception:
-            self._raised(claim)
+            self._handle_error(claim)
             return
         self.store.finish_all(
             claim,
@@ -151,7 +151,7 @@ class Worker:
         )
         checkpoints.remove(path)
 
-    def _raised(self, claim: Claim) -> None:
+    def _handle_error(self, claim: Claim) -> None:
         """A unit raised. A fleet is taken apart: each member alone has the numbers it has in the fleet, and
         only the guilty fail."""
         text = traceback.format_exc()
@@ -159,7 +159,7 @@ class Worker:
         if claim.fleet and len(claim.cells) > 1:
             for cell, config in zip(claim.cells, claim.configs, strict=True):
                 try:
-                    result = fleet.run([RunConfig(**config)], stop=self._asked)[0]
+                    result = fleet.run([RunConfig(**config)], stop=self._should_stop)[0]
                 except Interrupted:
                     self.store.release(self.owner)
                     return
@@ -175,10 +175,10 @@ class Worker:
     def _fail(self, claim: Claim, cells: tuple[str, ...], text: str) -> None:
         self.store.finish_all(claim, [(cell, "failed", None, None, text) for cell in cells])
 
-    def _stepped(self, step: int, *_: Any) -> None:
+    def _note_step(self, step: int, *_: Any) -> None:
         self.steps = step + 1
 
-    def _asked(self) -> bool:
+    def _should_stop(self) -> bool:
         claim, self.training = self.claim, True
         if claim is not None and time.monotonic() - self.begun > self.budget["cell_seconds"] * len(
             claim.cells

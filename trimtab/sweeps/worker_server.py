@@ -1,11 +1,11 @@
 """A process that has torch loaded and forks workers from itself: 0.02 s each instead of seconds.
 
-    driver --stdin: "spawn <owner>" | "stop"-->  nursery  --stdout: "born <owner> <pid>" | "died <owner>
+    driver --stdin: "spawn <owner>" | "stop"-->  server  --stdout: "born <owner> <pid>" | "died <owner>
     <status>"--> driver
 
 It is our own forty lines rather than multiprocessing's forkserver, which imports the user's main script once
 more in every worker. Workers watch the pipe the driver writes to: when the driver dies, it closes, and they
-and the nursery go.
+and the server go.
 """
 
 from __future__ import annotations

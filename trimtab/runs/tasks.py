@@ -24,10 +24,10 @@ from trimtab.models.builders import BUILD
 from trimtab.models.catalogue import fitting, size_faults
 from trimtab.parametrization.planning import of_draws
 from trimtab.parametrization.result import Parametrization
-from trimtab.runs.catalogue import own
+from trimtab.runs.catalogue import is_own
 from trimtab.runs.config import RunConfig, batch_fault
 from trimtab.runs.losses import Batch, cross_entropy, forward, length, mse
-from trimtab.runs.published import fitted, published
+from trimtab.runs.published import fit_fields, load_published
 from trimtab.runs.user_code import beside, build_model, by_split, load
 
 PLAN_SEED = 0
@@ -54,7 +54,7 @@ SHARED = {
 Made = TypeVar("Made")
 
 
-class Setup:
+class Task:
     """Everything a run needs that does not depend on its numbers (rate, momentum, decay, seed).
 
     Attributes:
@@ -70,12 +70,12 @@ class Setup:
 
     @functools.cached_property
     def plan(self) -> Parametrization:
-        return self._parametrized()
+        return self._make_plan()
 
     @functools.cached_property
     def sample(self) -> nn.Module:
         """The model at its size as its own code draws it, in training mode, to look at."""
-        return self.drawn(self.config.width, self.config.depth, PLAN_SEED).to(self.config.device).train()
+        return self.draw(self.config.width, self.config.depth, PLAN_SEED).to(self.config.device).train()
 
     # -- data
     # --------------------------------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ class Setup:
         c = self.config
         if (fault := device_fault(c.device)) is not None:
             raise InputError(str(fault), [fault])
-        self.source = None if own(c.data) else open_data(c.data, c.data_options)
+        self.source = None if is_own(c.data) else open_data(c.data, c.data_options)
         self._function = load(c.data) if self.source is None else None
         if self._function is not None and not by_split(self._function):
             raise InputError(
@@ -98,7 +98,7 @@ class Setup:
                 size_faults(c.model, c.width, c.depth, c.model_options, shape) if c.model in BUILD else []
             )
             if c.model.startswith(HF):
-                self._fields, problems = fitted(c.model.removeprefix(HF), shape, c.model_options)
+                self._fields, problems = fit_fields(c.model.removeprefix(HF), shape, c.model_options)
             if shape.train is not None and c.batch_size > shape.train:
                 problems.append(batch_fault(shape.train, c.batch_size))
             if problems:
@@ -108,7 +108,7 @@ class Setup:
         """The training batch of a step: a pure function of (seed, step)."""
         if self.source is not None:
             return self.source.batch("train", seed, step, self.config.batch_size)
-        return self._called("train", seed, step)
+        return self._call("train", seed, step)
 
     def tests(self) -> Iterator[Batch]:
         """The test batches, the same for every seed."""
@@ -120,11 +120,11 @@ class Setup:
         seen = step = 0
         # a function has no end: without a limit one batch is looked at
         while seen < (self.config.eval_examples or 1):
-            batch = self._called("test", 0, step)
+            batch = self._call("test", 0, step)
             yield batch
             seen, step = seen + length(batch), step + 1
 
-    def _called(self, split: str, seed: int, step: int) -> Batch:
+    def _call(self, split: str, seed: int, step: int) -> Batch:
         assert self._function is not None
         batch = self._function(split, seed, step, **self.config.data_options)
         if isinstance(batch, Mapping):
@@ -140,14 +140,16 @@ class Setup:
 
     def build(self, width: int, depth: int) -> nn.Module:
         c = self.config
-        if own(c.model):
-            return build_model(named(c.model), width, depth, self._fields or c.model_options, name=c.model)
+        if is_own(c.model):
+            return build_model(
+                find_builder(c.model), width, depth, self._fields or c.model_options, name=c.model
+            )
         options = dict(c.model_options)
         if self.source is not None:
             options = {**fitting(c.model, self.source.shape), **options}
         return BUILD[c.model](width, depth, **options)
 
-    def drawn(self, width: int, depth: int, seed: int) -> nn.Module:
+    def draw(self, width: int, depth: int, seed: int) -> nn.Module:
         """A model drawn from `seed`, the global generator left as it was."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -158,7 +160,7 @@ class Setup:
 
     def example(self) -> Any:
         """Inputs of a small forward, made of the first training examples."""
-        if own(self.config.model) and not self.config.model.startswith(HF):
+        if is_own(self.config.model) and not self.config.model.startswith(HF):
             made = beside(self.config.model, "example")
             if made is not None:
                 return made()
@@ -166,13 +168,13 @@ class Setup:
         few = _few(batch if isinstance(batch, dict) else batch[0])
         return few if isinstance(few, dict | tuple) else (few,)
 
-    def _parametrized(self) -> Parametrization:
+    def _make_plan(self) -> Parametrization:
         c = self.config
         width, depth = c.base or (c.width, c.depth)
         if c.model in BUILD and c.model_options.get("skip", True) is False:
             depth = c.depth  # no skip, no branch to scale: only the width is carried over
         example = self.example()
-        pair = lambda seed: (self.drawn(c.width, c.depth, seed), self.drawn(width, depth, seed))  # noqa: E731
+        pair = lambda seed: (self.draw(c.width, c.depth, seed), self.draw(width, depth, seed))  # noqa: E731
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(PLAN_SEED)
             return of_draws(
@@ -182,7 +184,7 @@ class Setup:
     def begin(self, seed: int) -> tuple[nn.Module, Parametrization]:
         """The model a run begins with, its own draw times this size's numbers, and the numbers that go with
         it."""
-        model = self.drawn(self.config.width, self.config.depth, seed)
+        model = self.draw(self.config.width, self.config.depth, seed)
         plan = self.plan.on(model)
         return model.to(self.config.device), plan
 
@@ -229,11 +231,11 @@ class Setup:
     @functools.cached_property
     def loss(self) -> Callable[[Any, Batch], Tensor]:
         c = self.config
-        if c.loss is not None and own(c.loss):
+        if c.loss is not None and is_own(c.loss):
             return load(c.loss)
         near = (
             beside(c.model, "loss")
-            if c.loss is None and own(c.model) and not c.model.startswith(HF)
+            if c.loss is None and is_own(c.model) and not c.model.startswith(HF)
             else None
         )
         return near or (mse if c.loss == "mse" else cross_entropy)
@@ -265,23 +267,23 @@ def device_fault(device: str | None) -> Fault | None:
     return None
 
 
-def setup(config: RunConfig) -> Setup:
+def prepare(config: RunConfig) -> Task:
     """The set-up of a configuration, parametrized; runs that differ only in numbers share one."""
-    made = opened(config)
-    _told(config, lambda: made.plan)
+    made = open_task(config)
+    _name_faults(config, lambda: made.plan)
     return made
 
 
-def opened(config: RunConfig) -> Setup:
+def open_task(config: RunConfig) -> Task:
     """The set-up before its parametrization: data, model, loss."""
     shared = config.model_dump(mode="json", include=SHARED) | {
         "test_limit": config.test_limit
     }  # steps are in it
     shared["folders"] = [str(folder) for folder in folders()]  # the same name is another file elsewhere
-    return _told(config, lambda: _setup(json.dumps(shared, sort_keys=True), _Held(config)))
+    return _name_faults(config, lambda: _task(json.dumps(shared, sort_keys=True), _Held(config)))
 
 
-def _told(config: RunConfig, make: Callable[[], Made]) -> Made:
+def _name_faults(config: RunConfig, make: Callable[[], Made]) -> Made:
     """What `make` makes; whatever the user's code raises becomes a fault that names model, size and data."""
     try:
         return make()
@@ -309,14 +311,14 @@ class _Held:
 
 
 @functools.lru_cache(maxsize=8)
-def _setup(key: str, held: _Held) -> Setup:
-    return Setup(held.config)
+def _task(key: str, held: _Held) -> Task:
+    return Task(held.config)
 
 
-def named(model: str) -> Callable[..., nn.Module]:
+def find_builder(model: str) -> Callable[..., nn.Module]:
     """The `build(width, depth, **options)` behind a name that is not the zoo's: the user's, or transformers'
     as hf:llama."""
-    return published(model.removeprefix(HF))[0] if model.startswith(HF) else load(model)
+    return load_published(model.removeprefix(HF))[0] if model.startswith(HF) else load(model)
 
 
 def _few(value: Any) -> Any:
