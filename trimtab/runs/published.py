@@ -1,7 +1,8 @@
 """Published architectures by name, at any width and depth: `trimtab explain --hf llama`. Offline, from the
 configuration.
 
-On one of the zoo's data sets their vocabulary, classes, channels and image size follow the data (`fit_fields`).
+On one of the zoo's data sets their vocabulary, classes, channels and image size follow the data
+(`fit_fields`).
 
 Width is the hidden size, depth the number of layers; the feed-forward keeps its ratio to the width, heads
 keep their dimension where it divides the width (else their number), key-value heads their ratio. Needs the

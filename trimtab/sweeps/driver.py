@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
-import hashlib
 import json
 import os
 import queue
@@ -32,17 +30,17 @@ from typing import Any
 from trimtab.errors import InputError, TrimtabError
 from trimtab.files import looking_in
 from trimtab.runs.arithmetic import arithmetic, environment
-from trimtab.runs.config import VERSION, RunConfig
+from trimtab.runs.config import VERSION
 from trimtab.runs.user_code import sources
 from trimtab.sweeps import grid
 from trimtab.sweeps.grid import SweepConfig
 from trimtab.sweeps.owners import alive, new_owner
 from trimtab.sweeps.repair import open_for_work
 from trimtab.sweeps.store import Store, StoreError
-from trimtab.sweeps.worker import DISK, folder_of
+from trimtab.sweeps.units import choose_slots, cost, group
+from trimtab.sweeps.worker import DISK, NO_SPACE, folder_of
 
 COPY = 60.0  # seconds between copies of the store
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 class Stopped(TrimtabError):
@@ -214,7 +212,9 @@ class Driver:
         self._forget_stale()
         self._compare()
         known = self.store.cell_names()
-        cells = self._with_slots(list(self.config.cells()))
+        cells, reasons = choose_slots(list(self.config.cells()), self.config.fleet)
+        for reason, count in reasons.items():
+            self._say(f"{count} cells train one by one, not as fleets: {reason}.")
         new = [(name, c) for name, c in ((c.hash, c) for c in cells) if name not in known]
         before = self.store.finished_elsewhere() if new else set()
         again = sum(c.as_json(sources=False) in before for _, c in new if c.sources)
@@ -236,8 +236,8 @@ class Driver:
         if new:
             label = self.config.name
             self.store.add(
-                (name, label, c.model_dump(mode="json"), unit, fleet, _cost(c))
-                for name, c, unit, fleet in units(new)
+                (name, label, c.model_dump(mode="json"), unit, fleet, cost(c))
+                for name, c, unit, fleet in group(new)
             )
             self.store.copy()
 
@@ -260,32 +260,6 @@ class Driver:
                 f"This is {here}: new results agree with them to "
                 "rounding, not bit for bit."
             )
-
-    def _with_slots(self, cells: list[RunConfig]) -> list[RunConfig]:
-        """Each cell with the slots of its fleet, which is part of its name; why a fleet was not possible is
-        said once."""
-        if self.config.fleet == 1:
-            return cells
-        from trimtab.runs import fleet_rule
-        from trimtab.runs.fleet import TOGETHER
-
-        alike = TOGETHER - {"scheme", "base", "overrides", "fleet"} | {"sources"}
-        choices: dict[str, fleet_rule.Choice] = {}
-        reasons: dict[str, int] = {}
-        out = []
-        for c in cells:
-            key = json.dumps(c.model_dump(mode="json", include=alike), sort_keys=True)
-            if key not in choices:
-                try:
-                    choices[key] = fleet_rule.choose(c, self.config.fleet)
-                except Exception:  # a size that cannot be set up: its cells will say why
-                    choices[key] = fleet_rule.Choice(1)
-            out.append(c.model_copy(update={"fleet": choices[key].slots}))
-            if choices[key].reason:
-                reasons[choices[key].reason] = reasons.get(choices[key].reason, 0) + 1
-        for reason, count in reasons.items():
-            self._say(f"{count} cells train one by one, not as fleets: {reason}.")
-        return out
 
     def _forget_stale(self) -> None:
         """Drop waiting cells of a user's file as it no longer is: they would carry the old file's name and
@@ -453,52 +427,6 @@ class Driver:
             self.alive.clear()
 
 
-def units(cells: list[tuple[str, RunConfig]]) -> list[tuple[str, RunConfig, str, bool]]:
-    """(name, config, unit, is it a fleet) for new cells: those that share all but numbers fill the slots of a
-    fleet together.
-
-    Like rates come together, the highest first: those that diverge early then end a fleet early.
-    """
-    from trimtab.runs.fleet import TOGETHER
-    from trimtab.runs.tasks import prepare
-
-    groups: dict[str, list[tuple[str, RunConfig]]] = {}
-    for name, config in cells:
-        groups.setdefault(
-            json.dumps(config.model_dump(mode="json", include=TOGETHER), sort_keys=True), []
-        ).append((name, config))
-    troubles: list[Exception] = []
-    for members in groups.values():
-        try:
-            _ = prepare(members[0][1]).flops  # a forward with its loss, too
-            break
-        except (
-            Exception
-        ) as error:  # one size that cannot be set up is no reason to lose the others: its cells will say why
-            troubles.append(error)
-    if troubles and len(troubles) == len(groups):  # nothing of the grid runs: said before any work
-        first = troubles[0]
-        raise (
-            first
-            if isinstance(first, TrimtabError)
-            else InputError(f"no run of the grid can be set up: {type(first).__name__}: {first}")
-        ) from first
-    out = []
-    for members in groups.values():
-        slots = members[0][1].fleet
-        members = sorted(members, key=lambda member: -member[1].lr)
-        for i in range(0, len(members), slots):
-            part = members[i : i + slots]
-            unit = unit_name([name for name, _ in part])
-            out += [(name, config, unit, slots > 1) for name, config in part]
-    return out
-
-
-def unit_name(names: list[str]) -> str:
-    """A unit's name: a hash, since it becomes a file name."""
-    return hashlib.sha256("".join(names).encode()).hexdigest()[:24]
-
-
 def versions() -> dict[str, str]:
     """The versions a result depends on."""
     import platform
@@ -511,11 +439,6 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             found[name] = "?"
     return found
-
-
-def _cost(config: RunConfig) -> float:
-    """What a cell costs, up to a constant: which units come first, and the time to go."""
-    return float(config.steps) * config.batch_size * config.depth * config.width**1.5
 
 
 def _command() -> str:

@@ -68,6 +68,17 @@ class StoreError(TrimtabError):
 
 
 @dataclass(frozen=True)
+class Damage:
+    """One place where a store is not what was written: "file", "structure" or "cell", and in words."""
+
+    place: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
 class Claim:
     """Work taken: the cells of one unit, with the token each was claimed under."""
 
@@ -445,26 +456,20 @@ class Store:
             )
         ]
 
-    def check(self) -> list[str]:
+    def check(self) -> list[Damage]:
         """What is wrong with the file: SQLite's own structure, and each finished row against its SHA-256."""
-        wrong: list[str] = []
+        query = (
+            "SELECT c.cell, c.config, c.state, c.result, c.error, c.sha, v.data FROM cells c "
+            "LEFT JOIN curves v ON v.cell = c.cell ORDER BY c.id"
+        )
         try:
-            wrong += [
-                f"structure: {row[0]}"
-                for row in self._db.execute("PRAGMA integrity_check(5)").fetchall()
-                if row[0] != "ok"
-            ]
-            if wrong:
-                return wrong
-            for cell, config, state, result, error, sha, data in self._db.execute(
-                "SELECT c.cell, c.config, c.state, c.result, c.error, c.sha, v.data FROM cells c LEFT JOIN "
-                "curves v ON v.cell = c.cell ORDER BY c.id"
-            ):
-                if not intact(cell, config, state, result, error, sha, data):
-                    wrong.append(f"cell {str(cell)[:80]}: its contents do not match their SHA-256")
+            broken = [row[0] for row in self._db.execute("PRAGMA integrity_check(5)") if row[0] != "ok"]
+            if broken:
+                return [Damage("structure", f"structure: {words}") for words in broken]
+            wrong = [str(row[0])[:80] for row in self._db.execute(query) if not intact(*row)]
         except (sqlite3.Error, UnicodeDecodeError) as error:
-            wrong.append(f"structure: {error}")
-        return wrong
+            return [Damage("structure", f"structure: {error}")]
+        return [Damage("cell", f"cell {cell}: its contents do not match their SHA-256") for cell in wrong]
 
     def to_pandas(self) -> pd.DataFrame:
         """One row per cell: `cell`, `label`, `state`, the configuration's fields (nested ones dotted), the
