@@ -84,10 +84,10 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        return _closed()
+        return _drop_output()
     except SystemExit as end:  # rich ends the program itself when its reader has gone
         if isinstance(end.__context__, BrokenPipeError):
-            return _closed()
+            return _drop_output()
         raise
 
 
@@ -125,18 +125,18 @@ def missing(module: str) -> str:
     name = module.split(".")[0]
     package = PACKAGES.get(name, name)
     shown = name if package in (HF, IMAGES) else package
-    others = [PACKAGES.get(other, other) for other in CORE if other != name and not _installed(other)]
+    others = [PACKAGES.get(other, other) for other in CORE if other != name and not _is_installed(other)]
     return f"this command needs {shown}, which is not installed: pip install {' '.join([package, *others])}"
 
 
-def _installed(module: str) -> bool:
+def _is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
     except ImportError:
         return False
 
 
-def _closed() -> int:
+def _drop_output() -> int:
     """Nobody reads on: what is left goes nowhere, so that Python does not complain of it when it ends."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
