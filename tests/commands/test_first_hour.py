@@ -22,8 +22,8 @@ from trimtab.commands import transfer as transferring
 from trimtab.commands.sweep import EXAMPLE, counted
 from trimtab.data.opening import open_data
 from trimtab.errors import InputError
-from trimtab.optima.lines import default_scheme
-from trimtab.reporting.page import gathered
+from trimtab.optima.tables import default_scheme
+from trimtab.reporting.content import page_content as gathered
 from trimtab.runs import fleet, training, user_code
 from trimtab.runs.config import RunConfig
 from trimtab.sweeps import grid

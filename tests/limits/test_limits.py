@@ -12,7 +12,7 @@ from trimtab.data.opening import open_data
 from trimtab.errors import InputError
 from trimtab.limits.approach import approach, optimum
 from trimtab.limits.powerlaws import amplitudes, fit_power
-from trimtab.reporting.page import gathered
+from trimtab.reporting.content import page_content
 from trimtab.sweeps.store import Store
 
 WIDTHS = np.array([64, 128, 256, 512])
@@ -283,7 +283,7 @@ def test_command_writes_a_page_and_a_section(tmp_path, capsys):
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)[1]
     assert policy.count("sha256-") == 2 and "default-src" in policy and "Best rate" in capsys.readouterr().out
     assert "The infinite network: tanh" in text and "no run has finished" not in text
-    with_section = gathered(Store.open(path))
+    with_section = page_content(Store.open(path))
     assert any(s["id"] == "limit-0" and len(s["figures"]) >= 6 for s in with_section["attached"])
 
 

@@ -15,7 +15,7 @@ from sweeps_made import Made, made, optimum
 
 import trimtab
 from trimtab.errors import InputError
-from trimtab.optima.drift import Drift, drift, more
+from trimtab.optima.drift import Drift, drift, runs_needed
 from trimtab.optima.fits import excess, fit
 from trimtab.optima.transfers import Transfers, joint
 from trimtab.runs.results import OUTCOMES
@@ -272,7 +272,7 @@ def test_a_hundred_thousand_runs_are_quick():
 
 def test_the_command(monkeypatch, capsys):
     from trimtab.cli import main
-    from trimtab.commands import transferring
+    from trimtab.commands import transfer as transferring
 
     monkeypatch.setattr(transferring, "opened", lambda path: made())
     monkeypatch.setenv("COLUMNS", "100")
@@ -460,7 +460,7 @@ def test_a_common_skew_is_no_drift():
     [((0.1, 0.0, 0.26), 1), ((0.17, 0.08, 0.27), 1), ((0.3, -0.01, 0.6), 1), ((0.0, -0.3, 0.1), 1)],
 )
 def test_more_is_a_number_of_runs(d, least):
-    assert more(Drift(*d), 100) >= least
+    assert runs_needed(Drift(*d), 100) >= least
 
 
 def test_a_rate_that_one_seed_does_not_survive_is_not_stable():

@@ -19,7 +19,7 @@ from trimtab.errors import InputError
 
 if TYPE_CHECKING:
     from trimtab.cli import Demo
-    from trimtab.optima.sources import Source
+    from trimtab.optima.tables import RunSource as Source
     from trimtab.optima.transfers import Transfer
 
 NAMES = {"sp": "Plain", "depth-mup": "trimtab"}  # the schemes of the demo as a newcomer would call them

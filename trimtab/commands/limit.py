@@ -108,7 +108,8 @@ def limiting(command: Command) -> int:
     if store is not None:
         store.attach("limit", content)
     if command.out is not None:
-        from trimtab.reporting import render_section, written
+        from trimtab.reporting import render_section
+        from trimtab.reporting import write_page as written
 
         count = int(sum(r["networks"] for r in found.rows))
         written(
@@ -149,7 +150,7 @@ def _numbers(name: str, text: str, problems: list[str]) -> list[float]:
 def _opened(path: str | None, problems: list[str]) -> Any:
     if path is None:
         return None
-    from trimtab.optima.sources import opened
+    from trimtab.optima.tables import open_source as opened
 
     try:
         return opened(path)

@@ -13,10 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from trimtab.errors import InputError
-from trimtab.optima.lines import default_scheme, line, schemes, varied
-from trimtab.optima.sources import Source, opened
-from trimtab.optima.transfers import Transfer, analysed
-from trimtab.optima.wording import between, headline, named, number, span
+from trimtab.optima.tables import RunSource as Source
+from trimtab.optima.tables import default_scheme, schemes
+from trimtab.optima.tables import open_source as opened
+from trimtab.optima.tables import size_axes as varied
+from trimtab.optima.transfers import Transfer, analyse
+from trimtab.optima.wording import between, headline, number, span
+from trimtab.optima.wording import hp_name as named
 from trimtab.sweeps.extension import extended, write
 
 if TYPE_CHECKING:
@@ -31,11 +34,8 @@ def told(
     source: Source, overs: Iterable[str], names: Iterable[str], hp: str, metric: str, where: Mapping[str, Any]
 ) -> dict[str, dict[str, Transfer]]:
     """{over: {scheme: Transfer}}."""
-    table, base, names = source.to_pandas(), source.meta.get("base"), list(names)
-    return {
-        over: {n: analysed(line(table, over, hp, n, metric=metric, where=where, base=base)) for n in names}
-        for over in overs
-    }
+    table, base = source.to_pandas(), source.meta.get("base")
+    return analyse(table, overs, list(names), hp=hp, metric=metric, where=where, base=base)
 
 
 def transferring(command: Command) -> int:
