@@ -1,4 +1,5 @@
-"""Hold the coordinate check's verdict against the measured drift of the best learning rate; write docs/check.md's table.
+"""Hold the coordinate check's verdict against the measured drift of the best learning rate; write
+docs/check.md's table.
 
     python experiments/check_calibration.py measure FOLDER    sweep every set-up, resumable; one row each to the CSV
     python experiments/check_calibration.py check             run the check on every measured set-up; add its verdict
@@ -132,7 +133,8 @@ def measure(folder: Path) -> None:
 
 
 def check_all(words: list[str]) -> None:
-    """The check of every measured case, or of those whose name has one of some words, at the base's best rate."""
+    """The check of every measured case, or of those whose name has one of some words, at the base's best
+    rate."""
     rows = read()
     for case in cases():
         row = rows.get("-".join((case.name, case.axis, case.scheme)))
@@ -174,7 +176,8 @@ AGREE = {("transfers", "PASS"): "yes", ("drifts", "FAIL"): "yes"}
 def table() -> None:
     """Put the rows into docs/check.md between the two marks."""
     lines = [
-        "| set-up | scheme | over | measured | log2 rate per doubling | check | agrees | first line that fails, or note |",
+        "| set-up | scheme | over | measured | log2 rate per doubling | check | agrees | first line that "
+        "fails, or note |",
         "|---|---|---|---|---|---|---|---|",
     ]
     rows = list(read().values())

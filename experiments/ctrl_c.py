@@ -1,10 +1,11 @@
-"""Ctrl-C at random moments, beside load: how long until the command is gone, and does the run continue where it was?
+"""Ctrl-C at random moments, beside load: how long until the command is gone, and does the run continue where
+it was?
 
     python experiments/ctrl_c.py 50
 
-The bound adds up: one step, one checkpoint, 2 s. A step is measured in the run itself (the largest gap between two batches). The
-load is two busy processes for each core. Each round continues the sweep of the round before; `missed` counts rounds after which
-a step was made twice or left out.
+The bound adds up: one step, one checkpoint, 2 s. A step is measured in the run itself (the largest gap
+between two batches). The load is two busy processes for each core. Each round continues the sweep of the
+round before; `missed` counts rounds after which a step was made twice or left out.
 """
 
 from __future__ import annotations
@@ -86,7 +87,8 @@ def main(rounds: int) -> None:
             took, step = interrupt(folder, dice)
             found.append((took, step))
             print(
-                f"{i + 1:3d}  gone after {took:.2f} s, longest step {step:.2f} s, {'within' if took < step + 2 else 'BEYOND'} the bound",
+                f"{i + 1:3d}  gone after {took:.2f} s, longest step {step:.2f} s, "
+                f"{'within' if took < step + 2 else 'BEYOND'} the bound",
                 flush=True,
             )
         steps: dict[int, list[int]] = {}
@@ -98,7 +100,8 @@ def main(rounds: int) -> None:
             missed += len(trained) - len(set(trained)) + (max(trained) - len(set(trained)))
     late = sum(took >= step + 2 for took, step in found)
     print(
-        f"{rounds} rounds: longest {max(t for t, _ in found):.2f} s, {late} beyond a step + 2 s, {missed} steps made twice or left out"
+        f"{rounds} rounds: longest {max(t for t, _ in found):.2f} s, {late} beyond a step + 2 s, "
+        f"{missed} steps made twice or left out"
     )
     for process in load:
         process.kill()

@@ -2,8 +2,9 @@
 
     OMP_NUM_THREADS=1 python experiments/theory_unusual.py [--width 1000] [--networks 24] [--samples 8000]
 
-For every case the distance over the trajectory of f, loss, NTK (and f at test points), in %, and in units of the combined standard error.
-"within" is 1 % (f, f_test), 2 % (loss), 3 % (NTK) or twice the combined standard error.
+For every case the distance over the trajectory of f, loss, NTK (and f at test points), in %, and in units of
+the combined standard error. "within" is 1 % (f, f_test), 2 % (loss), 3 % (NTK) or twice the combined standard
+error.
 """
 
 import argparse

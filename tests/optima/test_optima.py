@@ -525,7 +525,8 @@ def test_a_base_too_narrow_is_named(gap):
 
 
 def test_where_seeds_disagree_the_edge_is_soft():
-    """Two walls a step apart, because one seed of three was unlucky, are no drift; three of three unlucky are."""
+    """Two walls a step apart, because one seed of three was unlucky, are no drift; three of three unlucky
+    are."""
 
     def falling(walls, lost):
         return pd.DataFrame(
@@ -593,7 +594,8 @@ def test_a_random_search_is_fitted_too():
 
 @pytest.mark.parametrize("step", [0.1, 1 / 3, 0.7, math.log2(3)])
 def test_any_grid_of_rates(step):
-    """Places of the minimum come from two grids: what they share must be one place, whatever the step rounds to."""
+    """Places of the minimum come from two grids: what they share must be one place, whatever the step rounds
+    to."""
     x, y, seed = line_of(
         lambda x: 1 + 0.1 * ((x + 2.1) / step) ** 2, x=-2.1 + step * np.arange(-6, 7), noise=0.02
     )

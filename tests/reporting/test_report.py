@@ -333,7 +333,8 @@ def test_a_coordinate_check_becomes_a_section(tmp_path):
     Store(tmp_path / "a.db", create=True).close()
     (tmp_path / "mine.py").write_text(
         "import torch\nfrom trimtab.models.mlp import build\n"
-        "def data(step):\n    x = torch.randn(16, 64, generator=torch.Generator().manual_seed(step))\n    return x, (x[:, 0] > 0).long()\n"
+        "def data(step):\n    x = torch.randn(16, 64, generator=torch.Generator().manual_seed(step))\n    "
+        "return x, (x[:, 0] > 0).long()\n"
     )
     command = [
         "check",

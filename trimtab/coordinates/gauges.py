@@ -1,7 +1,8 @@
-"""One network, two ways to write it: a multiplier before the readout can be the readout's own or the layer's before it.
+"""One network, two ways to write it: a multiplier before the readout can be the readout's own or the layer's
+before it.
 
-    f = W (c h)          c carried by W: its rate and start follow c       (mup's MuReadout, and most hands)
-                         c undone in what makes h: its rate and start do   (`folds`, which looks backwards from a constant)
+    f = W (c h)     c carried by W: its rate and init scale follow c   (mup's MuReadout, most set-ups by hand)
+                    c undone in what makes h: its rate and init do     (`folds`, looking back from a constant)
 
 Both are exact (docs/theory.md, equation (2)).
 A set-up by hand is compared with the way it was written: with the second where the rates it was

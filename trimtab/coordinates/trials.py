@@ -1,8 +1,9 @@
 """One trial of a coordinate check: build a model at one size from one seed, train a few steps, measure.
 
-    q(t) = rms of the value on a fixed probe batch          Delta q(t) = rms of (value at t - value at the start)
+    q(t) = rms of the value on a fixed probe batch      Delta q(t) = rms of (value at t - value at the start)
 
-The probe is the first batch; every size and seed sees the same batches. What is kept is a number per value and step.
+The probe is the first batch; every size and seed sees the same batches. What is kept is a number per value
+and step.
 """
 
 from __future__ import annotations
@@ -141,12 +142,14 @@ def _usable(optimizers: list[Any], model: nn.Module, width: int, depth: int) -> 
     for optimizer in optimizers:
         if not all(hasattr(optimizer, name) for name in ("step", "zero_grad", "param_groups")):
             raise InputError(
-                f"optimizer(model, width, depth) must return an optimizer, or a list of them: at ({width}, {depth}) it returned {type(optimizer).__name__}."
+                f"optimizer(model, width, depth) must return an optimizer, or a list of them: at "
+                f"({width}, {depth}) it returned {type(optimizer).__name__}."
             )
         strange = sum(id(p) not in known for group in optimizer.param_groups for p in group["params"])
         if strange:
             raise InputError(
-                f"the optimizer must train the model it was given: at ({width}, {depth}) {strange} of its parameters are of another model."
+                f"the optimizer must train the model it was given: at "
+                f"({width}, {depth}) {strange} of its parameters are of another model."
             )
 
 
@@ -193,13 +196,11 @@ def _train(setup: Setup, model: nn.Module, optimizers: list[Any], where: Survey,
     names = {name: p for name, p in model.named_parameters() if p.requires_grad}
     weights = {name: sampler(p) for name, p in names.items()}
     start, where = _seen(setup, model, where, sampler)
-    trial = Trial(
-        {k: [rms(v)] for k, v in start.items()},
-        {k: [0.0] for k in start},
-        {n: [0.0] for n in names},
-        _rates(model, optimizers),
-        [],
-    )  # type: ignore[arg-type]
+    sizes: Any = {k: [rms(v)] for k, v in start.items()}  # lists while they grow, arrays in the end
+    changes: Any = {k: [0.0] for k in start}
+    updates: Any = {n: [0.0] for n in names}
+    losses: Any = []
+    trial = Trial(sizes, changes, updates, _rates(model, optimizers), losses)
     trial.optimizers = [
         (type(o), {k: v for k, v in getattr(o, "defaults", {}).items() if k in FLAGS}) for o in optimizers
     ]
@@ -219,7 +220,8 @@ def _train(setup: Setup, model: nn.Module, optimizers: list[Any], where: Survey,
         now, where = _seen(setup, model, where, sampler)
         if now.keys() != start.keys():
             raise StructureError(
-                f"the model must do the same operations at every step: after {len(trial.losses)} steps the residual adds differ from those at the start."
+                f"the model must do the same operations at every step: after {len(trial.losses)} steps the "
+                "residual adds differ from those at the start."
             )
         for k, v in now.items():
             trial.size[k].append(rms(v))  # type: ignore[attr-defined]
@@ -241,14 +243,16 @@ def rms(t: Tensor) -> float:
 def _seen(
     setup: Setup, model: nn.Module, where: Survey, sampler: Sampler
 ) -> tuple[dict[Key, Tensor], Survey]:
-    """Look; where the operations are not those surveyed (routing that depends on the data), survey again first."""
+    """Look; where the operations are not those surveyed (routing that depends on the data), survey again
+    first."""
     found, same = look(model, setup.example, where, sampler)
     if not same:
         where = survey(model, setup.example, branch=setup.said("branch"), skip=setup.said("skip"))
         found, same = look(model, setup.example, where, sampler)
         if not same:
             raise StructureError(
-                "two forwards of one model on one batch did different operations: the check needs a forward that is a function of its inputs."
+                "two forwards of one model on one batch did different operations: "
+                "the check needs a forward that is a function of its inputs."
             )
     return found, where
 
@@ -268,7 +272,7 @@ def _rates(model: nn.Module, optimizers: Iterable[Any]) -> dict[str, dict[str, f
     return found
 
 
-# -- data and loss -----------------------------------------------------------------------------------------------------
+# -- data and loss -------------------------------------------------------------------------------------------
 
 
 def inputs_of(batch: Any) -> Any:

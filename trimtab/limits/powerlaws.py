@@ -1,14 +1,18 @@
-r"""Power laws of finite size with intervals: how fast an error falls, and from which size on it is small. Pure numbers, no torch.
+r"""Power laws of finite size with intervals: how fast an error falls, and from which size on it is small.
+Pure numbers, no torch.
 
-    value_i = c size_i^p + delta + noise_i         noise_i ~ N(0, stderr_i^2)      delta ~ N(0, offset^2), the same for all sizes
+    value_i = c size_i^p + delta + noise_i    noise_i ~ N(0, stderr_i^2)   delta ~ N(0, offset^2), one for all
 
-The values are signed, so an error below its noise is no trouble and is never mistaken for one of the noise's size; delta is what the limit
-itself is uncertain by. For values well above their noise it is weighted log-log regression. For every p the best c is linear (generalised least
-squares); the interval of p is the profile likelihood's. Where c may be 0 every p fits, and the interval says so: it is unbounded.
-Where four or more sizes do not lie on a power law (at 5 %; on the theory's, if errors exceed 30 % of the limit), they are not yet large: the next
-order c d size^{p-1} is fitted along. Residuals still larger than their noise widen everything by their root mean square.
+The values are signed, so an error below its noise is no trouble and is never mistaken for one of the noise's
+size; delta is what the limit itself is uncertain by. For values well above their noise it is weighted log-log
+regression. For every p the best c is linear (generalised least squares); the interval of p is the profile
+likelihood's. Where c may be 0 every p fits, and the interval says so: it is unbounded. Where four or more
+sizes do not lie on a power law (at 5 %; on the theory's, if errors exceed 30 % of the limit), they are not
+yet large: the next order c d size^{p-1} is fitted along. Residuals still larger than their noise widen
+everything by their root mean square.
 
-The size from which on |value| <= tolerance is (|c| / tolerance)^(-1/p), p the theory's exponent unless the fit contradicts it.
+The size from which on |value| <= tolerance is (|c| / tolerance)^(-1/p), p the theory's exponent unless the
+fit contradicts it.
 """
 
 from __future__ import annotations
@@ -29,10 +33,13 @@ GRID = np.linspace(-6.0, 3.0, 1801)
 
 @dataclass(frozen=True)
 class Rate:
-    """How `quantity` falls with the `axis` ("width" or "depth"), at `at` of the other: value = constant size^exponent.
+    """How `quantity` falls with the `axis` ("width" or "depth"), at `at` of the other: value = constant
+    size^exponent.
 
-    exponent, low, high: fitted, with 95 % interval; `expected`: the theory's. verdict: "agrees", "disagrees" or "cannot tell".
-    constant, constant_low, constant_high: at the exponent `used`, the theory's unless contradicted; relative to the limit, no unit.
+    exponent, low, high: fitted, with 95 % interval; `expected`: the theory's. verdict: "agrees", "disagrees"
+    or "cannot tell".
+    constant, constant_low, constant_high: at the exponent `used`, the theory's unless contradicted; relative
+    to the limit, no unit.
     after: the next order, value = constant size^exponent (1 + after / size); 0 where a pure power law fits.
     """
 
@@ -94,8 +101,9 @@ def fit_power(
     """The rate at which `value` falls with `size`; see the top of this file.
 
     Args:
-        size, value, stderr: one per size; values signed, in units of the limit. `offset`: standard error of the limit, shared by all values.
-        expected: the theory's exponent. `freedom`: degrees of freedom behind the standard errors.
+        size, value, stderr: one per size; values signed, in units of the limit.
+        offset: standard error of the limit, shared by all values.
+        expected: the theory's exponent. freedom: degrees of freedom behind the standard errors.
 
     >>> n = np.array([64, 128, 256, 512])
     >>> found = fit_power(n, 3.2 / n, 0.05 / n, expected=-1.0)
@@ -121,7 +129,8 @@ def fit_power(
             constant_high=math.inf,
         )
     unit = float(np.exp(np.log(size).mean()))
-    # delta is one more column with one more row, its prior; projected out once, so that exact values (stderr 0) lose no digits
+    # delta is one more column with one more row, its prior; projected out once, so that exact values (stderr
+    # 0) lose no digits
     shared = np.append(1 / stderr, 1 / offset) if offset > 0 else np.zeros(len(size) + 1)
     shared = shared / max(float(np.linalg.norm(shared)), 1e-300)
 
@@ -199,7 +208,8 @@ def _quantile(level: float, freedom: float) -> float:
 
 
 def _range(misfit: np.ndarray, best: int, most: float) -> tuple[float, float]:
-    """The stretch of the grid around the best where the misfit is at most `most` above it; unbounded where it meets the grid's end."""
+    """The stretch of the grid around the best where the misfit is at most `most` above it; unbounded where it
+    meets the grid's end."""
     inside = misfit <= misfit[best] + most
     below, above = np.flatnonzero(~inside[:best]), np.flatnonzero(~inside[best:])
     return float(GRID[below[-1] + 1]) if len(below) else -math.inf, float(GRID[best + above[0] - 1]) if len(
@@ -210,15 +220,18 @@ def _range(misfit: np.ndarray, best: int, most: float) -> tuple[float, float]:
 def amplitudes(
     first: np.ndarray, second: np.ndarray, weight: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Signed size of deviations along their common direction, each half measured along the direction of the other.
+    """Signed size of deviations along their common direction, each half measured along the direction of the
+    other.
 
-    A norm of a noisy deviation is never below its noise; a projection on a direction that is independent of it is unbiased.
+    A norm of a noisy deviation is never below its noise; a projection on a direction that is independent of
+    it is unbiased.
 
     Args:
-        first, second: (blocks, sizes, m): deviations of independent halves. weight: (sizes,) by which sizes vote on the direction.
+        first, second: (blocks, sizes, m): deviations of independent halves.
+        weight: (sizes,) by which sizes vote on the direction.
     Returns:
-        amplitude (sizes,), its standard error from the scatter of the blocks (nan for one block), and the direction of each half's
-        measurement (2, m).
+        amplitude (sizes,), its standard error from the scatter of the blocks (nan for one block), and the
+        direction of each half's measurement (2, m).
 
     >>> signal = np.array([[4.0, 0.0], [2.0, 0.0]])
     >>> amplitudes(np.stack([signal, signal]), np.stack([signal, signal]), np.ones(2))[0].tolist()
@@ -233,7 +246,8 @@ def amplitudes(
         variance.append(
             along.var(0, ddof=1) / len(along) if len(along) > 1 else np.full(along.shape[1], np.nan)
         )
-    # where noise sets the directions both halves measure one product <a, b>, where the signal does they are independent
+    # where noise sets the directions both halves measure one product <a, b>, where the signal does they are
+    # independent
     alike = 1 - max(0.0, float(directions[0] @ directions[1]))
     return np.mean(found, 0), np.sqrt(np.mean(variance, 0) * (1 + alike) / 2), np.stack(directions)
 
