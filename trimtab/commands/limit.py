@@ -17,7 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from trimtab.errors import InputError, TrimtabError, faults
-from trimtab.limits.approach import Limit, approach, checked, optimum, sentence
+from trimtab.limits.approach import Limit, approach, optimum, sentence
+from trimtab.limits.approach import argument_faults as checked
 
 if TYPE_CHECKING:
     from trimtab.cli import Limit as Command
