@@ -35,8 +35,12 @@ base = [32, 3]
 seeds = 2
 fleet = 1
 axes = { lr = [0.01] }
-run = { data = "mine.py:data", steps = 1000000, model_options = { inputs = 64, classes = 10 }, eval_examples = 0 }
 budget = { checkpoint_seconds = 3600, cell_seconds = 360000 }
+[run]
+data = "mine.py:data"
+steps = 1000000
+model_options = { inputs = 64, classes = 10 }
+eval_examples = 0
 """
 
 

@@ -28,7 +28,7 @@ of its branches, which falls as m_L^-1/2: embeddings not smaller than the branch
 
 | family | branches | kinds | tails | groups (AdamW) | notes | seconds |
 |---|---|---|---|---|---|---|
-"""
+"""  # noqa: E501  (the page's own lines)
 
 
 def main(path):

@@ -1,6 +1,7 @@
 r"""How fast a network of depth L comes to that of infinite depth: F(L) = F(inf) (1 + a/L + b/L^2 + ...).
 
-    OMP_NUM_THREADS=1 python experiments/theory_depth.py [--size 16000] [--blocks 8] [--depths 2,4,8,16,32,64] [--gamma0 1]
+    OMP_NUM_THREADS=1 python experiments/theory_depth.py [--size 16000] [--blocks 8] \
+        [--depths 2,4,8,16,32,64] [--gamma0 1]
 
 First the lazy limit, without noise and with F(inf) known: f of training with the frozen kernel. Then trained
 networks (two points, ten steps), where F(L) is f over the trajectory projected on that of the deepest. All

@@ -1,6 +1,7 @@
 """NNGP and NTK of residual networks against neural-tangents, which is installed in a throw-away environment.
 
-    python -m venv /tmp/nt && /tmp/nt/bin/pip install neural-tangents==0.6.5 jax==0.4.30 jaxlib==0.4.30 tf2jax==0.3.6 "scipy<1.13"
+    python -m venv /tmp/nt
+    /tmp/nt/bin/pip install neural-tangents==0.6.5 jax==0.4.30 jaxlib==0.4.30 tf2jax==0.3.6 "scipy<1.13"
     /tmp/nt/bin/python experiments/theory_neural_tangents.py --write kernels.npz
     python experiments/theory_neural_tangents.py --compare kernels.npz
 

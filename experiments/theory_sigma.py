@@ -1,7 +1,8 @@
 r"""Sigma_L while training: N x the variance over networks of f and of the NTK, over widths and depths, with
 intervals.
 
-    OMP_NUM_THREADS=1 python experiments/theory_sigma.py [--sites 600000] [--edge 0.3] [--activations tanh,relu] [--sizes 32x4,...]
+    OMP_NUM_THREADS=1 python experiments/theory_sigma.py [--sites 600000] [--edge 0.3] \
+        [--activations tanh,relu] [--sizes 32x4,...]
 
 Two points, ten steps; networks without matrices (`simulate(matrices=False)`), as many of each width as make
 `sites` sites, at least 256. A variance of n draws is known to sqrt((kurtosis - 1)/n); the intervals are 95 %

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from trimtab.coordinates.expectations import yardstick
 from trimtab.coordinates.profiles import lines
-from trimtab.coordinates.trials import Setup, Size, built, inputs_of, moved, run
+from trimtab.coordinates.trials import Setup, Size, build_model, inputs_of, run, to_device
 from trimtab.coordinates.verdicts import Check, decide
 from trimtab.errors import InputError, TrimtabError, faults
 from trimtab.parametrization.rules import Scheme, as_scheme
@@ -103,9 +103,9 @@ def check(
     said = as_scheme(expect) if own and expect is not None else chosen
     base = (int(base[0]), int(base[1]))
     with torch.random.fork_rng():
-        model = built(build, *base, device=torch.device(device) if device is not None else None)
+        model = build_model(build, *base, device=torch.device(device) if device is not None else None)
     where = next((p.device for p in model.parameters()), None)
-    batches = [moved(_batch(data, step), where) for step in range(steps)]
+    batches = [to_device(_batch(data, step), where) for step in range(steps)]
     setup = Setup(
         build=build,
         base=base,

@@ -33,7 +33,9 @@ def carried_by_readout(sizes: Sequence[Size]) -> list[Size] | None:
         if len(folds) > 1:
             return None
         (fold,) = folds or {1.0}
-        rows = {n: _moved(row, fold, n in mine, n in s.survey.scored) for n, row in s.rows.rows.items()}
+        rows = {
+            n: _with_other_fold(row, fold, n in mine, n in s.survey.scored) for n, row in s.rows.rows.items()
+        }
         p = Parametrization(rows, s.rows.branches, s.rows.depth, s.rows.scheme, s.rows.gamma0, s.rows.width)
         found.append(dataclasses.replace(s, rows=p))
     return (
@@ -46,7 +48,7 @@ def carried_by_readout(sizes: Sequence[Size]) -> list[Size] | None:
     )
 
 
-def _moved(row: Row, fold: float, readout: bool, scored: bool) -> Row:
+def _with_other_fold(row: Row, fold: float, readout: bool, scored: bool) -> Row:
     if readout and len(row.shape) > 1:
         scales, carried = row.scales.fold(fold), row.fold * fold
     elif not readout and not scored and row.fold != 1:

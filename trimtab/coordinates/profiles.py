@@ -283,7 +283,7 @@ def _of_layer(line: Line, sizes: Sequence[Size], module: str, x: np.ndarray) -> 
     fold = _slope(x, [math.log(abs(r.fold) or 1.0) for r in own])
     slack = ATTENTION if "change" in line.quantity and own[0].name in sizes[0].survey.scored else 0.0
     slack = max(slack, _reads_a_readout(own[-1]))
-    return Expected(fold, fold - slack, fold), _carried(fold, own[0].name, sizes)
+    return Expected(fold, fold - slack, fold), _multiplier_carried_by(fold, own[0].name, sizes)
 
 
 def _reads_a_readout(row: Row) -> float:
@@ -292,13 +292,13 @@ def _reads_a_readout(row: Row) -> float:
     return 0.5 if row.role == "input" and row.place != "outside" else 0.0
 
 
-def _carried(fold: float, name: str, sizes: Sequence[Size]) -> str:
+def _multiplier_carried_by(fold: float, name: str, sizes: Sequence[Size]) -> str:
     """Which multiplier a parameter carries, where that grows or shrinks: of the attention scores or of the
     readout."""
     return "" if abs(fold) < 0.1 else "scores" if name in sizes[0].survey.scored else "readout"
 
 
-def _named(sizes: Sequence[Size], axis: str) -> dict[str, list[list[str]]]:
+def _parameters_by_name(sizes: Sequence[Size], axis: str) -> dict[str, list[list[str]]]:
     """{what to call it: for each size the parameters it stands for}: over width each by name, over depth by
     kind."""
     tables = [list(s.rows.rows) for s in sizes if s.rows is not None]
@@ -327,7 +327,7 @@ def _updates(sizes: Sequence[Size], axis: str, x: np.ndarray) -> list[Line]:
     """Sizes of weight updates beside the wanted update u; inner matrices may keep theirs over depth
     instead."""
     found = []
-    for module, names in _named(sizes, axis).items():
+    for module, names in _parameters_by_name(sizes, axis).items():
         rows = [s.rows.rows[own[0]] for s, own in zip(sizes, names, strict=True) if s.rows is not None]
         if any(n not in t.update for s, own in zip(sizes, names, strict=True) for t in s.trials for n in own):
             continue
@@ -344,7 +344,9 @@ def _updates(sizes: Sequence[Size], axis: str, x: np.ndarray) -> list[Line]:
         want = _slope(x, [math.log(r.u) for r in rows])
         spectral = any(_spectral(cls) for cls, _ in sizes[0].trials[0].optimizers)
         judged = y.shape[-1] - 1 if matrix and not spectral else None
-        carries = _carried(_slope(x, [math.log(abs(r.fold) or 1.0) for r in rows]), names[0][0], sizes)
+        carries = _multiplier_carried_by(
+            _slope(x, [math.log(abs(r.fold) or 1.0) for r in rows]), names[0][0], sizes
+        )
         slack = ATTENTION if axis == "width" and rows[-1].name in sizes[-1].survey.scored else 0.0
         slack = max(slack, _reads_a_readout(rows[-1]) if axis == "width" else 0.0)
         asked = Expected(want, want - slack, max(want, 0.0) if inner else want)
@@ -371,7 +373,7 @@ def _rates(sizes: Sequence[Size], axis: str, x: np.ndarray) -> list[Line]:
     for s in sizes:
         assert s.rows is not None
         factors.append([s.rows.factors(cls, **flags) for cls, flags in s.trials[0].optimizers])
-    for module, names in _named(sizes, axis).items():
+    for module, names in _parameters_by_name(sizes, axis).items():
         rates, wanted, decays, folds, role, place = [], [], [], [], "", ""
         for s, own, tables in zip(sizes, names, factors, strict=True):
             given = [(s.trials[0].rates.get(n), n) for n in own]
@@ -385,7 +387,7 @@ def _rates(sizes: Sequence[Size], axis: str, x: np.ndarray) -> list[Line]:
             folds.append(math.log(abs(row.fold) or 1.0))
         if len(rates) < len(sizes):
             continue
-        carries = _carried(_slope(x, folds), names[0][0], sizes)
+        carries = _multiplier_carried_by(_slope(x, folds), names[0][0], sizes)
         found.append(
             Line(
                 module,

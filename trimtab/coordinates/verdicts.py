@@ -122,7 +122,7 @@ class Check:
             ("unsure:", self.unsure if self.verdict != "FAIL" else []),
         ):
             if found:
-                told = _grouped(found)
+                told = _one_line_each(found)
                 lines += [
                     title,
                     *(f"  {c}" for c in told[:8]),
@@ -277,7 +277,7 @@ def decide(
                 (culprits if answer == "bad" else unsure).append((_order(line, found, want, len(rows)), item))
                 if answer == "unsure":
                     wants.append(seeds_needed(found, want.low, want.high, line.tolerance))
-    culprits, unsure = _sorted(culprits), _sorted(unsure)
+    culprits, unsure = _worst_first(culprits), _worst_first(unsure)
     notes = [*notes, *_slower(slower)]
     verdicts = {}
     for axis in axes:
@@ -313,7 +313,7 @@ def _slower(inner: Sequence[tuple[str, float]]) -> list[str]:
     ]
 
 
-def _grouped(found: Sequence[Culprit]) -> list[str]:
+def _one_line_each(found: Sequence[Culprit]) -> list[str]:
     """One line for modules that differ only in the number of their block and tell the same."""
     groups: dict[tuple[str, ...], list[Culprit]] = {}
     for c in found:
@@ -324,7 +324,7 @@ def _grouped(found: Sequence[Culprit]) -> list[str]:
     ]
 
 
-def _sorted(found: list[tuple[tuple[float, ...], Culprit]]) -> list[Culprit]:
+def _worst_first(found: list[tuple[tuple[float, ...], Culprit]]) -> list[Culprit]:
     """Worst first; the mean over modules only where none of them stands out."""
     ordered = [c for _, c in sorted(found, key=lambda pair: pair[0])]
     named = {(c.quantity, c.axis) for c in ordered if c.module != ALL}

@@ -65,7 +65,7 @@ def page_content(source: RunSource, hp: str = "lr", metric: str = "train_loss") 
         "where": where,
         "joint": _joint(source, where, overs, hp, metric),
         "counts": _counts(table),
-        "failed": _failed(table),
+        "failed": _failures(table),
         "figures": figures,
         "runs": with_curves(source, choose_runs(transfers)) if "cell" in table else [],
         "finished": _count(table, FINISHED),
@@ -221,7 +221,7 @@ def _counts(table: Table) -> list[tuple[str, int]]:
     return out + ([("collapsed (of done)", collapsed)] if collapsed else [])
 
 
-def _failed(table: Table) -> dict[str, Any]:
+def _failures(table: Table) -> dict[str, Any]:
     if "state" not in table or "error" not in table:
         return {"count": 0, "rows": []}
     rows = table[table["state"] == "failed"]

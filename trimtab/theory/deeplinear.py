@@ -91,7 +91,7 @@ class _Network:
         top = self._forward(t, decay, pull)
         w = decay * self.readout
         if t:
-            w = w + pull.permute(2, 0, 1).reshape(task.outputs, -1) @ self._trained(self.depth, t)
+            w = w + pull.permute(2, 0, 1).reshape(task.outputs, -1) @ self._training_rows(self.depth, t)
         self.f[t] = self.sources.spread(top) @ w.T / task.gamma0
         if not torch.isfinite(self.f[t]).all() or float(self.f[t].abs().max()) > 1e8:
             return False
@@ -100,7 +100,7 @@ class _Network:
         self._backward(t, decay, pull, w.repeat(task.points, 1))  # (P C), point-major
         return True
 
-    def _trained(self, layer: int, t: int) -> torch.Tensor:
+    def _training_rows(self, layer: int, t: int) -> torch.Tensor:
         """h of the training points at times < t, (t P, columns)."""
         points = self.task.points
         return self.h[layer][: t * self.total].reshape(t, self.total, -1)[:, :points].reshape(t * points, -1)
@@ -111,14 +111,14 @@ class _Network:
         here, past, upto = (slice(i * total, j * total) for i, j in ((t, t + 1), (0, t), (0, t + 1)))
         past_g = slice(0, t * self.size)
 
-        def weighted(row: torch.Tensor) -> torch.Tensor:
+        def coefficients_on_g(row: torch.Tensor) -> torch.Tensor:
             """A kernel row (k, t (P + Q)) times q, as coefficients on g (k, t P C)."""
             return (row.reshape(-1, t, total, 1)[:, :, : task.points] * pull).reshape(len(row), -1)
 
         now = _zeros(total, sources.total)
         now[:, sources.blocks[0]] = decay * _eye(total)
         if t:
-            now = now + weighted(task.gram.repeat(1, t)) @ self.g[0][past_g]
+            now = now + coefficients_on_g(task.gram.repeat(1, t)) @ self.g[0][past_g]
         for layer in range(self.depth + 1):
             self.h[layer][here] = now
             _record(self.phi[layer], here, upto, sources.spread(now) @ self.h[layer][upto].T)
@@ -128,7 +128,7 @@ class _Network:
             after = now.clone()
             after[:, sources.blocks[sources.u(layer)]][:, here] += b * decay * _eye(total)
             if t:
-                kicks = b * b * task.block_rate * weighted(self.phi[layer][here, past])
+                kicks = b * b * task.block_rate * coefficients_on_g(self.phi[layer][here, past])
                 if self.responses:
                     kicks = kicks + b * decay * now[:, sources.blocks[sources.r(layer)]][:, past_g]
                 after += kicks @ self.g[layer + 1][past_g]
@@ -155,7 +155,7 @@ class _Network:
             if t:
                 row = self.grad[layer][here, past].reshape(size, t, task.points, task.outputs)
                 coefficients = (row * pull).sum(-1).reshape(size, -1)
-                field = field + b * task.block_rate * coefficients @ self._trained(below, t)
+                field = field + b * task.block_rate * coefficients @ self._training_rows(below, t)
             back = back + b * field
 
 

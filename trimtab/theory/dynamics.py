@@ -142,7 +142,7 @@ def train(task: Problem, sites: Sites, tick: Callable[[], None] = lambda: None) 
     return result
 
 
-def _weighted(sites: Sites, x: torch.Tensor) -> torch.Tensor:
+def _weigh(sites: Sites, x: torch.Tensor) -> torch.Tensor:
     return x if sites.weights is None else x * sites.weights
 
 
@@ -174,8 +174,8 @@ def _settle(
     if sites.weights is None:
         return
     for layer, (phi, g) in enumerate(zip(*start, strict=True)):
-        _record(result.phi, layer, 0, _weighted(sites, phi) @ phi.mT / phi.shape[2])
-        _record(result.g, layer, 0, _over_outputs(_weighted(sites, g) @ g.mT / g.shape[2], points, outputs))
+        _record(result.phi, layer, 0, _weigh(sites, phi) @ phi.mT / phi.shape[2])
+        _record(result.g, layer, 0, _over_outputs(_weigh(sites, g) @ g.mT / g.shape[2], points, outputs))
 
 
 class _Step:
@@ -206,7 +206,7 @@ class _Step:
         weighted = self._forward().weighted
         w = self._readout()
         if task.tests:
-            weighted = torch.cat([weighted, _weighted(self.sites, self._look())], 1)
+            weighted = torch.cat([weighted, _weigh(self.sites, self._look())], 1)
         f = weighted @ w.mT / (self.width * task.gamma0)
         centred = f - (f if zero is None else zero)
         self.delta[:, self.t] = signal(task.loss, centred[:, :points], task.y)
@@ -247,7 +247,7 @@ class _Step:
         value, slope = self.task.activation.both(h)
         self.slopes.append(slope)
         self.features[layer][:, self.past : upto] = value
-        weighted = _weighted(self.sites, value)
+        weighted = _weigh(self.sites, value)
         row = weighted @ self.features[layer][:, :upto].mT / self.width
         _record(self.result.phi, layer, self.t, row)
         return Seen(value, weighted, row, row[:, :, self.past :])
@@ -275,7 +275,7 @@ class _Step:
         h = self._first(self.sites.test_start(), self.task.gram[points:, :points])
         seen = self.task.activation(h)
         for layer in range(self.depth):
-            load = _weighted(self.sites, seen)
+            load = _weigh(self.sites, seen)
             row = load @ self.features[layer][:, : self.past + points].mT / self.width
             sent = self.sites.look(layer, Seen(seen, load, row, load @ seen.mT / self.width))
             h = self._next(h, sent, row, layer)
@@ -288,7 +288,7 @@ class _Step:
         g = (self.slopes[self.depth][:, :, None] * w[:, None]).reshape(self.count, self.size, self.width)
         for layer in range(self.depth, -1, -1):
             self.gradients[layer][:, self.past_g : upto] = g
-            weighted = _weighted(self.sites, g)
+            weighted = _weigh(self.sites, g)
             row = weighted @ self.gradients[layer][:, :upto].mT / self.width
             _record(self.result.g, layer, self.t, _over_outputs(row, self.task.points, outputs))
             if layer == 0:
