@@ -57,7 +57,8 @@ def main(path):
         ]
         groups = len(p.groups(torch.optim.AdamW, lr=1e-3, weight_decay=0.0))
         lines.append(
-            f"| {name} | {len(p.branches)} | {kinds} | {', '.join(f'`{t}`' for t in tails)} | {groups} | {'; '.join(notes)} | {seconds:.2f} |\n"
+            f"| {name} | {len(p.branches)} | {kinds} | {', '.join(f'`{t}`' for t in tails)} | {groups} | "
+            f"{'; '.join(notes)} | {seconds:.2f} |\n"
         )
     Path(path).write_text("".join(lines))
 

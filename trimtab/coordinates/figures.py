@@ -1,4 +1,5 @@
-"""The picture of a coordinate check: size of each quantity against width and depth, and what is expected of it."""
+"""The picture of a coordinate check: size of each quantity against width and depth, and what is expected of
+it."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ SHOWN = 12  # curves in a panel: the worst, then the first
 
 
 def draw(check: Check) -> go.Figure:
-    """One panel per judged quantity and axis; a curve per module through the mean of the seeds, the seeds as dots."""
+    """One panel per judged quantity and axis; a curve per module through the mean of the seeds, the seeds as
+    dots."""
     rows: Any = check.slopes
     rows = rows[rows["answer"] != ""]
     axes, quantities = list(check.verdicts), list(dict.fromkeys(rows["quantity"]))

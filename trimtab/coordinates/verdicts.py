@@ -1,4 +1,5 @@
-"""The verdict of a coordinate check: what was fitted, what fails, why, in words, as a table, a figure and JSON."""
+"""The verdict of a coordinate check: what was fitted, what fails, why, in words, as a table, a figure and
+JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from trimtab.coordinates.expectations import cause
 from trimtab.coordinates.profiles import ALL, Line
-from trimtab.coordinates.slopes import TOLERANCE, Fit, fit, judge, outside, seeds_needed
+from trimtab.coordinates.slopes import TOLERANCE, SlopeFit, fit, judge, outside, seeds_needed
 from trimtab.errors import InputError
 from trimtab.parametrization.names import template
 
@@ -41,7 +42,10 @@ class Culprit:
     cause: str
 
     def __str__(self) -> str:
-        return f"{self.module}: {self.quantity} {self.cause} (slope {self.slope:+.2f}, {self.low:+.2f} to {self.high:+.2f}, expected {self.expected:+.2f})"
+        return (
+            f"{self.module}: {self.quantity} {self.cause} (slope {self.slope:+.2f}, "
+            f"{self.low:+.2f} to {self.high:+.2f}, expected {self.expected:+.2f})"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,14 +69,16 @@ class Check:
 
     @property
     def slopes(self) -> pandas.DataFrame:
-        """Every fitted slope: module, quantity, axis, step, slope, low, high, expected (nan where nothing is asked), and answer."""
+        """Every fitted slope: module, quantity, axis, step, slope, low, high, expected (nan where nothing is
+        asked), and answer."""
         import pandas
 
         return pandas.DataFrame(self.rows, columns=[*COLUMNS, "answer"])
 
     @property
     def measurements(self) -> pandas.DataFrame:
-        """The numbers behind the slopes: module, quantity, axis, step, size (of the abscissa), seed, value."""
+        """The numbers behind the slopes: module, quantity, axis, step, size (of the abscissa), seed,
+        value."""
         import pandas
 
         return pandas.DataFrame(
@@ -81,7 +87,8 @@ class Check:
 
     @property
     def features(self) -> pandas.DataFrame:
-        """Feature speed: how far training moved each value relative to its start, mean over seeds; lazy where that dies out with size.
+        """Feature speed: how far training moved each value relative to its start, mean over seeds; lazy where
+        that dies out with size.
 
         Columns: axis, quantity, module, size, speed.
         """
@@ -102,7 +109,8 @@ class Check:
         a = self.about
         lines = [
             f"{self.verdict}  ({by_axis})",
-            f"  {a['scheme']}, {a['optimizer']}, {a['steps']} steps, {a['seeds']} seeds; judged {sum(bool(r['answer']) for r in self.rows)} of {len(self.rows)} slopes",
+            f"  {a['scheme']}, {a['optimizer']}, {a['steps']} steps, {a['seeds']} seeds; "
+            f"judged {sum(bool(r['answer']) for r in self.rows)} of {len(self.rows)} slopes",
         ]
         lines += [
             f"  {axis}: {', '.join(map(str, a[axis + 's']))} at {other} {a['base'][i]}"
@@ -114,7 +122,7 @@ class Check:
             ("unsure:", self.unsure if self.verdict != "FAIL" else []),
         ):
             if found:
-                told = _grouped(found)
+                told = _one_line_each(found)
                 lines += [
                     title,
                     *(f"  {c}" for c in told[:8]),
@@ -125,7 +133,8 @@ class Check:
         return "\n".join(lines)
 
     def figure(self) -> plotly.graph_objects.Figure:
-        """Each judged quantity against size, one panel per quantity and axis, one curve per module; dashed: what is expected."""
+        """Each judged quantity against size, one panel per quantity and axis, one curve per module; dashed:
+        what is expected."""
         from trimtab.coordinates.figures import draw
 
         return draw(self)
@@ -134,7 +143,10 @@ class Check:
         """This check as a section of a sweep's report: `Store.attach("check", check.section())`."""
         a = self.about
         figure = self.figure().update_layout(title=None, margin={"t": 30})
-        title = f"Coordinate check: {a['scheme']}, {a['optimizer']}, widths {', '.join(map(str, a['widths']))}, depths {', '.join(map(str, a['depths']))}"
+        title = (
+            f"Coordinate check: {a['scheme']}, {a['optimizer']}, widths {', '.join(map(str, a['widths']))}, "
+            f"depths {', '.join(map(str, a['depths']))}"
+        )
         return {
             "title": title,
             "verdict": self.verdict,
@@ -186,7 +198,7 @@ def decide(
             found = (
                 fit(line.x, y)
                 if np.isfinite(y).all()
-                else Fit(math.nan, math.nan, math.nan, math.nan, math.nan, y.shape[1], y.shape[0])
+                else SlopeFit(math.nan, math.nan, math.nan, math.nan, math.nan, y.shape[1], y.shape[0])
             )
             want, answer = line.expected, ""
             if want is not None and line.judged == step:
@@ -265,7 +277,7 @@ def decide(
                 (culprits if answer == "bad" else unsure).append((_order(line, found, want, len(rows)), item))
                 if answer == "unsure":
                     wants.append(seeds_needed(found, want.low, want.high, line.tolerance))
-    culprits, unsure = _sorted(culprits), _sorted(unsure)
+    culprits, unsure = _worst_first(culprits), _worst_first(unsure)
     notes = [*notes, *_slower(slower)]
     verdicts = {}
     for axis in axes:
@@ -287,18 +299,21 @@ def decide(
 
 
 def _slower(inner: Sequence[tuple[str, float]]) -> list[str]:
-    """What a scheme with alpha < 1 does to inner matrices. docs/check.md has what was measured where it does."""
+    """What a scheme with alpha < 1 does to inner matrices. docs/check.md has what was measured where it
+    does."""
     if not inner:
         return []
     more = f" and {len(inner) - 1} more" if len(inner) > 1 else ""
     slope = float(np.mean([s for _, s in inner]))
     return [
-        f"inner matrices of branches learn more slowly with depth, as depth^{slope:.2f} ({inner[0][0]}{more}): "
-        "as this scheme predicts. The best rate may move up a little with depth; completep keeps them learning."
+        f"inner matrices of branches learn more slowly with depth, as depth^{slope:.2f} "
+        f"({inner[0][0]}{more}): "
+        "as this scheme predicts. The best rate may move up a little with depth; "
+        "completep keeps them learning."
     ]
 
 
-def _grouped(found: Sequence[Culprit]) -> list[str]:
+def _one_line_each(found: Sequence[Culprit]) -> list[str]:
     """One line for modules that differ only in the number of their block and tell the same."""
     groups: dict[tuple[str, ...], list[Culprit]] = {}
     for c in found:
@@ -309,14 +324,14 @@ def _grouped(found: Sequence[Culprit]) -> list[str]:
     ]
 
 
-def _sorted(found: list[tuple[tuple[float, ...], Culprit]]) -> list[Culprit]:
+def _worst_first(found: list[tuple[tuple[float, ...], Culprit]]) -> list[Culprit]:
     """Worst first; the mean over modules only where none of them stands out."""
     ordered = [c for _, c in sorted(found, key=lambda pair: pair[0])]
     named = {(c.quantity, c.axis) for c in ordered if c.module != ALL}
     return [c for c in ordered if c.module != ALL or (c.quantity, c.axis) not in named]
 
 
-def _answer(line: Line, y: np.ndarray, found: Fit) -> str:
+def _answer(line: Line, y: np.ndarray, found: SlopeFit) -> str:
     assert line.expected is not None
     low, high = line.expected.low, line.expected.high
     if line.given:
@@ -332,11 +347,14 @@ def _near(slope: float, want: Any) -> float:
     return want.slope if not math.isfinite(slope) else want.high if slope > want.high else want.low
 
 
-def _order(line: Line, found: Fit, want: Any, position: int) -> tuple[float, ...]:
-    """Roots before consequences: rates that were set wrong, then what is wrong at the start, then what training shows.
+def _order(line: Line, found: SlopeFit, want: Any, position: int) -> tuple[float, ...]:
+    """Roots before consequences: rates that were set wrong, then what is wrong at the start, then what
+    training shows.
 
-    A rate over depth, or of a parameter that would carry a multiplier, may be off because the forward lacks that
-    multiplier: what the start shows comes before it. Deviations that are alike come in the order of the forward.
+    A rate over depth, or of a parameter that would carry a multiplier, may be off because the forward lacks
+    that
+    multiplier: what the start shows comes before it. Deviations that are alike come in the order of the
+    forward.
     """
     start = line.quantity in FORWARD
     rank = (0 if line.axis == "width" and not line.carries else 1.5) if line.given else 1 if start else 2
@@ -355,7 +373,10 @@ def _advice(
     if verdict != "INCONCLUSIVE":
         return ""
     if not unsure:
-        return "nothing could be judged: give at least two widths or depths, and a model with residual branches for depth."
+        return (
+            "nothing could be judged: give at least two widths or depths, "
+            "and a model with residual branches for depth."
+        )
     if any("changes nothing" in c.cause for c in unsure):
         return "training changes nothing at any size: raise lr."
     if any(not math.isfinite(c.slope) for c in unsure):
@@ -363,7 +384,10 @@ def _advice(
     known = [w for w in wants if w is not None]
     if len(known) == len(wants):
         return f"{max(known)} seeds would decide."
-    return f"{len(wants) - len(known)} slopes lie at the edge of the tolerance: sizes twice as large would decide{f', and {max(known)} seeds' if known else ''}."
+    return (
+        f"{len(wants) - len(known)} slopes lie at the edge of the tolerance: "
+        f"sizes twice as large would decide{f', and {max(known)} seeds' if known else ''}."
+    )
 
 
 def _plain(x: Any) -> Any:
