@@ -185,117 +185,104 @@ def decide(
     steps: int,
 ) -> Check:
     """Fit every line, judge those that are asked something, and put the verdict together."""
-    rows, points, culprits, unsure, wants, slower = [], [], [], [], [], []
+    findings = _Findings(alpha)
     for line in lines:
         for step in range(line.y.shape[-1]):
-            y = line.y[:, :, step]
-            asked = line.expected is not None and line.judged == step
-            still = (
-                asked and line.quantity == "logits change" and bool(np.isneginf(y).all())
-            )  # training does nothing: no reason to pass
-            if (np.isneginf(y).any() and not still) or (np.isnan(y).all() and not asked):
-                continue  # exactly zero somewhere (a zero start), or not measured at this step
-            found = (
-                fit(line.x, y)
-                if np.isfinite(y).all()
-                else SlopeFit(math.nan, math.nan, math.nan, math.nan, math.nan, y.shape[1], y.shape[0])
-            )
-            want, answer = line.expected, ""
-            if want is not None and line.judged == step:
-                answer = _answer(line, y, found)
-                if (
-                    line.place == "inner"
-                    and line.quantity == "update"
-                    and answer == "good"
-                    and found.high < -TOLERANCE
-                ):
-                    slower.append((line.module, found.slope))
-            expected = want.slope if want is not None else math.nan
-            rows.append(
-                dict(
-                    zip(
-                        COLUMNS,
-                        (
-                            line.module,
-                            line.quantity,
-                            line.axis,
-                            step,
-                            found.slope,
-                            found.low,
-                            found.high,
-                            expected,
-                        ),
-                        strict=True,
-                    ),
-                    answer=answer,
-                )
-            )
-            points += [
-                dict(
-                    module=line.module,
-                    quantity=line.quantity,
-                    axis=line.axis,
-                    step=step,
-                    size=math.exp(line.x[i]),
-                    seed=j,
-                    value=math.exp(v) if v < 700 else math.inf,
-                )
-                for i, own in enumerate(y.tolist())
-                for j, v in enumerate(own)
-            ]
-            if answer in ("bad", "unsure") and want is not None:
-                why = cause(
-                    line.quantity,
-                    line.axis,
-                    found.slope,
-                    _near(found.slope, want),
-                    role=line.role,
-                    place=line.place,
-                    carries=line.carries,
-                    alpha=alpha,
-                )
-                if not math.isfinite(found.slope):
-                    why = (
-                        "is exactly zero: training changes nothing"
-                        if still
-                        else "is not finite: training diverges"
-                        + (" at the larger sizes" if answer == "bad" else "")
-                    )
-                elif not outside(found.slope, want.low, want.high):
-                    why = f"is as it should be as far as {y.shape[1]} seeds tell, but noisy"
-                item = Culprit(
-                    line.module,
-                    line.quantity,
-                    line.axis,
-                    step,
-                    found.slope,
-                    found.low,
-                    found.high,
-                    expected,
-                    why,
-                )
-                (culprits if answer == "bad" else unsure).append((_order(line, found, want, len(rows)), item))
-                if answer == "unsure":
-                    wants.append(seeds_needed(found, want.low, want.high, line.tolerance))
-    culprits, unsure = _worst_first(culprits), _worst_first(unsure)
-    notes = [*notes, *_slower(slower)]
+            findings.add(line, step)
+    culprits, unsure = _worst_first(findings.culprits), _worst_first(findings.unsure)
+    notes = [*notes, *_slower(findings.slower)]
     verdicts = {}
     for axis in axes:
-        judged = any(r["axis"] == axis and r["answer"] for r in rows)
+        judged = any(r["axis"] == axis and r["answer"] for r in findings.rows)
         bad, open_ = (any(c.axis == axis for c in found) for found in (culprits, unsure))
         verdicts[axis] = "FAIL" if bad else "INCONCLUSIVE" if open_ or not judged else "PASS"
     verdict = next((v for v in ("FAIL", "INCONCLUSIVE") if v in verdicts.values()), "PASS")
     return Check(
-        verdict,
-        verdicts,
-        culprits,
-        unsure,
-        _advice(verdict, unsure, wants, about),
-        notes,
-        about,
-        rows,
-        points,
+        verdict=verdict,
+        verdicts=verdicts,
+        culprits=culprits,
+        unsure=unsure,
+        advice=_advice(verdict, unsure, findings.wants, about),
+        notes=notes,
+        about=about,
+        rows=findings.rows,
+        points=findings.points,
     )
+
+
+class _Findings:
+    """What the lines say, one step of one line after the other.
+
+    rows: the table of slopes. points: what was measured. culprits, unsure: with the key they are sorted by.
+    wants: seeds that would settle each unsure line. slower: inner matrices that learn more slowly with depth,
+    as predicted.
+    """
+
+    def __init__(self, alpha: float | None):
+        self.alpha = alpha
+        self.rows: list[dict[str, Any]] = []
+        self.points: list[dict[str, Any]] = []
+        self.culprits: list[tuple[tuple[float, ...], Culprit]] = []
+        self.unsure: list[tuple[tuple[float, ...], Culprit]] = []
+        self.wants: list[int | None] = []
+        self.slower: list[tuple[str, float]] = []
+
+    def add(self, line: Line, step: int) -> None:
+        """Fit one step of a line; judge it if that is the step that is asked."""
+        y = line.y[:, :, step]
+        asked = line.expected is not None and line.judged == step
+        # training does nothing: no reason to pass
+        still = asked and line.quantity == "logits change" and bool(np.isneginf(y).all())
+        if (np.isneginf(y).any() and not still) or (np.isnan(y).all() and not asked):
+            return  # exactly zero somewhere (a zero start), or not measured at this step
+        found = SlopeFit(math.nan, math.nan, math.nan, math.nan, math.nan, y.shape[1], y.shape[0])
+        if np.isfinite(y).all():
+            found = fit(line.x, y)
+        answer = _answer(line, y, found) if asked else ""
+        if (
+            line.place == "inner"
+            and line.quantity == "update"
+            and answer == "good"
+            and found.high < -TOLERANCE
+        ):
+            self.slower.append((line.module, found.slope))
+        expected = line.expected.slope if line.expected is not None else math.nan
+        at: dict[str, Any] = dict(module=line.module, quantity=line.quantity, axis=line.axis, step=step)
+        slope: dict[str, Any] = dict(slope=found.slope, low=found.low, high=found.high, expected=expected)
+        self.rows.append(at | slope | dict(answer=answer))
+        self.points += [
+            at | dict(size=math.exp(line.x[i]), seed=j, value=math.exp(v) if v < 700 else math.inf)
+            for i, seeds in enumerate(y.tolist())
+            for j, v in enumerate(seeds)
+        ]
+        if answer in ("bad", "unsure") and line.expected is not None:
+            why = self._why(line, found, answer, still, y.shape[1])
+            item = Culprit(**at, **slope, cause=why)
+            several = self.culprits if answer == "bad" else self.unsure
+            several.append((_order(line, found, line.expected, len(self.rows)), item))
+            if answer == "unsure":
+                self.wants.append(seeds_needed(found, line.expected.low, line.expected.high, line.tolerance))
+
+    def _why(self, line: Line, found: SlopeFit, answer: str, still: bool, seeds: int) -> str:
+        """The likely cause of a bad or unsure line, in words."""
+        want = line.expected
+        assert want is not None
+        if not math.isfinite(found.slope):
+            if still:
+                return "is exactly zero: training changes nothing"
+            return "is not finite: training diverges" + (" at the larger sizes" if answer == "bad" else "")
+        if not outside(found.slope, want.low, want.high):
+            return f"is as it should be as far as {seeds} seeds tell, but noisy"
+        return cause(
+            line.quantity,
+            line.axis,
+            found.slope,
+            _near(found.slope, want),
+            role=line.role,
+            place=line.place,
+            carries=line.carries,
+            alpha=self.alpha,
+        )
 
 
 def _slower(inner: Sequence[tuple[str, float]]) -> list[str]:

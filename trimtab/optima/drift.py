@@ -33,7 +33,7 @@ and the slope is beyond 0.25, else *cannot tell*.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -207,6 +207,18 @@ def verdict(d: Drift, tolerance: float = TOLERANCE) -> str:
     if abs(d.slope) > tolerance and (d.low > 0 or d.high < 0):
         return "drifts"
     return "cannot tell"
+
+
+def worst_verdict(verdicts: Iterable[str]) -> str:
+    """The verdict over several size axes: a drift on any is a drift, else one open answer leaves it open.
+
+    >>> worst_verdict(["transfers", "drifts"]), worst_verdict(["transfers", "cannot tell"]), worst_verdict([])
+    ('drifts', 'cannot tell', 'cannot tell')
+    """
+    seen = set(verdicts)
+    if "drifts" in seen:
+        return "drifts"
+    return "transfers" if seen == {"transfers"} else "cannot tell"
 
 
 def runs_needed(d: Drift, runs: int, tolerance: float = TOLERANCE) -> int | None:

@@ -86,6 +86,7 @@ class Transfer:
     log: bool
     remedy: Remedy = NOTHING
 
+    # The line's fields that are attributes of a transfer too, one property each.
     @property
     def scheme(self) -> str:
         return self.line.scheme

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from trimtab.errors import InputError
+from trimtab.optima.drift import worst_verdict
 from trimtab.optima.tables import (
     FINISHED,
     NEEDED,
@@ -54,7 +55,7 @@ def page_content(source: RunSource, hp: str = "lr", metric: str = "train_loss") 
     return {
         "title": str(meta.get("name") or "sweep"),
         "headline": short(answers),
-        "verdict": _worst(answers),
+        "verdict": worst_verdict(t.verdict for t in answers.values()),
         "answers": [_answer(over, t) for over, t in answers.items()],
         "lead": lead,
         "axes": axes,
@@ -85,13 +86,6 @@ def _origin(meta: Mapping[str, Any]) -> dict[str, Any]:
     }
     config = json.dumps(plain(dict(meta.get("config") or {})), indent=2, ensure_ascii=False, default=str)
     return {"meta": origin, "config": config}
-
-
-def _worst(answers: Mapping[str, Transfer]) -> str:
-    verdicts = {t.verdict for t in answers.values()}
-    if "drifts" in verdicts:
-        return "drifts"
-    return "cannot tell" if "cannot tell" in verdicts or not verdicts else "transfers"
 
 
 def _answer(over: str, t: Transfer) -> dict[str, str]:

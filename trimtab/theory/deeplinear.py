@@ -235,6 +235,7 @@ def linear(
         raise InputError(
             f"linear solves activation='linear' only, got {activation!r}. Call solve for other activations."
         )
+    # Each solver spells its arguments out, alike: they are its public signature, checked once in `problem`.
     task = problem(
         x,
         y,

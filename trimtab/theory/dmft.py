@@ -306,6 +306,7 @@ def solve(
     >>> net.f.shape, float(net.f[0, 0]), bool(0 < net.f[1, 0] < net.f[2, 0] < net.f[3, 0] < 1)
     ((4, 1), 0.0, True)
     """
+    # Each solver spells its arguments out, alike: they are its public signature, checked once in `problem`.
     task = problem(
         x,
         y,

@@ -147,6 +147,7 @@ def simulate(
     ((4, 1), (3, 4, 4, 1, 1), 0.0)
     """
     chosen = _seeds(width, seeds, seed, depth, responses)
+    # Each solver spells its arguments out, alike: they are its public signature, checked once in `problem`.
     task = problem(
         x,
         y,
