@@ -23,7 +23,6 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from trimtab.errors import InputError
 from trimtab.runs import checkpoints
@@ -31,6 +30,7 @@ from trimtab.runs.config import RunConfig, decay, rate
 from trimtab.runs.results import RunResult, conclude, diverged
 from trimtab.runs.setup import SHARED, Setup, opened, setup
 from trimtab.runs.training import Interrupted, evaluated
+from trimtab.torch_internals import UNSAFE_VIEW, make_fx
 
 ROWS = 16  # rows come in multiples: vectorised loops then have no remainder, which scalar code would round differently
 SLOTS = 16  # members of a fleet where nothing else is said
@@ -375,7 +375,7 @@ def plain(graph: Any) -> Callable[..., Tensor]:
     idle = {
         torch.ops.aten.expand.default,
         torch.ops.aten.view.default,
-        torch.ops.aten._unsafe_view.default,
+        UNSAFE_VIEW,
         torch.ops.aten.reshape.default,
     }
     for node in list(graph.graph.nodes):
