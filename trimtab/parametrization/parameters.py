@@ -146,13 +146,13 @@ def _scales(f: Facts, scheme: Scheme, gamma: float, fold: float) -> Scales:
     if scheme.width != "sp":
         opposed = rules.opposed(f.kind, f.m_in, f.m_out)
         start = f.m_in**-0.5 if opposed else None  # no rule: what planning proposes
-        scales *= rules.kind_scales(f.kind, f.m_in, f.m_out, init=start)  # type: ignore[arg-type]
+        scales *= rules.kind_scales(f.kind, f.m_in, f.m_out, init=start)
     if scheme.alpha is not None:
-        own = rules.place_scales(f.where, f.m_L, scheme.alpha, uses=f.reuse, zero_tail=f.zero_tail)  # type: ignore[arg-type]
+        own = rules.place_scales(f.where, f.m_L, scheme.alpha, uses=f.reuse, zero_tail=f.zero_tail)
         scales *= own
         for where, m_L in f.outer:
-            scales *= rules.place_scales(where, m_L, scheme.alpha)  # type: ignore[arg-type]
-    return (scales * rules.richness_scales(f.readout, gamma)).fold(fold)  # type: ignore[arg-type]
+            scales *= rules.place_scales(where, m_L, scheme.alpha)
+    return (scales * rules.richness_scales(f.readout, gamma)).fold(fold)
 
 
 def row_from(r: dict[str, Any]) -> Row:
