@@ -19,7 +19,7 @@ from trimtab.parametrization.decay import DECAYS, Decay, as_decay, timescale
 from trimtab.parametrization.horizon import Horizon, HorizonFactors
 from trimtab.parametrization.horizon_rules import RULES, Powers, as_rule, rule_from
 from trimtab.parametrization.horizon_table import disputes_table, rules_table
-from trimtab.parametrization.multipliers import Multipliers, read_roles, to_dict
+from trimtab.parametrization.multipliers import Multipliers, read_roles
 from trimtab.parametrization.rules import FAMILIES
 
 ratio = st.floats(0.02, 50)
@@ -286,7 +286,7 @@ def test_decay_faults_and_timescales():
 def test_multipliers_by_role():
     roles = read_roles({"input": {"lr": 0.25, "init": 2}, "readout": {"weight_decay": 0.0}})
     assert roles["input"] == Multipliers(init=2.0, lr=0.25) and roles["readout"].weight_decay == 0
-    assert read_roles(json.loads(json.dumps(to_dict(roles)))) == roles and read_roles(None) == {}
+    assert roles["input"].to_dict() == {"init": 2.0, "lr": 0.25} and read_roles(None) == {}
     with pytest.raises(InputError) as error:
         read_roles(
             {
@@ -294,10 +294,9 @@ def test_multipliers_by_role():
                 "hidden": 3,
                 "input": {"lr": -1, "rate": 2, "init": 0},
                 "scalar": {"eps": math.nan},
-            },
-            {"input", "hidden"},
+            }
         )
-    for word in ("'inputs'", "'hidden' must", "lr must", "'rate'", "init must", "eps must", "role 'scalar'"):
+    for word in ("'inputs'", "'hidden' must", "lr must", "'rate'", "init must", "eps must"):
         assert word in str(error.value)
 
 

@@ -9,6 +9,7 @@ import dataclasses
 import json
 from typing import Any
 
+from trimtab.commands.options import Number
 from trimtab.errors import TrimtabError, faults
 
 NUMBERS = ("lr", "weight_decay", "eps")
@@ -34,21 +35,21 @@ class Scale:
     """Rule over batch and tokens: sde, completedp, token-half-life, constant, or a .toml or .json file."""
     decay: str = "product"
     """What weight decay keeps: product (lr x wd), root, value (wd), tokens or epochs (its timescale)."""
-    critical: float | None = None
+    critical: Number = None
     """The critical batch over the base's, where it was measured."""
-    lr: float | None = None
+    lr: Number = None
     """The base's learning rate: then learning rates are shown beside their factors."""
-    weight_decay: float | None = None
+    weight_decay: Number = None
     """The base's weight decay."""
-    eps: float | None = None
+    eps: Number = None
     """The base's eps."""
     betas: tuple[float, float] | None = None
     """The base's betas; default those of torch, (0.9, 0.999), where the optimizer has them."""
-    momentum: float | None = None
+    momentum: Number = None
     """The base's momentum."""
-    steps: float | None = None
+    steps: Number = None
     """The base's number of steps."""
-    batch_tokens: float | None = None
+    batch_tokens: Number = None
     """Tokens of one of the base's steps: the timescale of weight decay is then also shown in tokens."""
     json: bool = False
     """Print everything as JSON."""

@@ -39,24 +39,15 @@ class Multipliers:
         """Those that say something."""
         return {name: x for name, x in dataclasses.asdict(self).items() if x != 1}
 
-    def on(self, factors: Mapping[str, float]) -> dict[str, float]:
-        """An optimizer's factors of one parameter (lr, weight_decay, eps) with these multiplied in.
-
-        >>> Multipliers(lr=0.25, init=2.0).on({"lr": 0.5, "weight_decay": 2.0, "eps": 1.0})
-        {'lr': 0.125, 'weight_decay': 2.0, 'eps': 1.0}
-        """
-        return {name: x * getattr(self, name) for name, x in factors.items()}
-
 
 NUMBERS = tuple(field.name for field in dataclasses.fields(Multipliers))
 
 
-def read_roles(roles: Any, found: Collection[str] | None = None) -> dict[str, Multipliers]:
+def read_roles(roles: Any) -> dict[str, Multipliers]:
     """The multipliers of each role, checked.
 
     Args:
         roles: {role: {"init" | "lr" | "weight_decay" | "eps": number}}, or None.
-        found: the roles that the model's parameters have, where they are known.
 
     >>> read_roles({"input": {"lr": 0.25, "init": 2.0}})["input"].init
     2.0
@@ -72,10 +63,6 @@ def read_roles(roles: Any, found: Collection[str] | None = None) -> dict[str, Mu
     for role, numbers in roles.items():
         if role not in ROLES:
             problems.append(f"{role!r} is not one of {', '.join(ROLES)}")
-        elif found is not None and role not in found:
-            problems.append(
-                f"no parameter of this model has the role {role!r}: {', '.join(sorted(found))} are there"
-            )
         if not isinstance(numbers, Mapping):
             problems.append(f"{role!r} must be a table of {', '.join(NUMBERS)}: got {numbers!r}")
             continue
@@ -96,6 +83,14 @@ def _fault(role: Any, key: Any, x: Any) -> str | None:
     return None
 
 
-def to_dict(roles: Mapping[str, Multipliers]) -> dict[str, dict[str, float]]:
-    """For JSON; `read_roles` reads it back."""
-    return {role: multipliers.to_dict() for role, multipliers in roles.items()}
+def refuse_absent(roles: Mapping[str, Multipliers], found: Collection[str]) -> None:
+    """Raise where a role is multiplied that no parameter has.
+
+    Args:
+        found: the roles that the model's parameters have.
+    """
+    if absent := [role for role in roles if role not in found]:
+        raise faults(
+            "roles must be those that the model's parameters have:",
+            [f"no parameter is {role!r}; there are {', '.join(sorted(found))}" for role in absent],
+        )
