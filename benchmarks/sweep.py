@@ -19,7 +19,8 @@ from pathlib import Path
 import torch
 
 from trimtab.runs.config import RunConfig
-from trimtab.runs.setup import cross_entropy, forward, setup
+from trimtab.runs.losses import cross_entropy, forward
+from trimtab.runs.tasks import prepare
 from trimtab.sweeps.driver import sweep
 from trimtab.sweeps.store import Store
 
@@ -36,7 +37,7 @@ def plain(cells: list[RunConfig]) -> float:
     """Seconds of a loop that a user would write: one run after the other, torch's own optimizer."""
     begun = time.perf_counter()
     for config in cells:
-        made = setup(config)
+        made = prepare(config)
         model = made.start(config.seed)
         optimizer = torch.optim.SGD(model.parameters(), lr=config.lr)
         for step in range(config.steps):

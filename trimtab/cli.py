@@ -27,7 +27,7 @@ import dataclasses
 import importlib.util
 import os
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 from trimtab.commands.check import Check
 from trimtab.commands.demo import Demo
@@ -44,6 +44,7 @@ from trimtab.commands.train import Train
 from trimtab.commands.transfer import Transfer
 from trimtab.errors import TrimtabError
 
+INTERRUPTED = 130
 CLOSED_PIPE = 141  # what a shell reports of a program that SIGPIPE ended: `trimtab ... | head` is no verdict
 # What pip installs for a module, where that is not its own name.
 HF, IMAGES = "'trimtab[hf]'", "'trimtab[images]'"
@@ -83,13 +84,27 @@ def main(argv: list[str] | None = None) -> int:
         print(f"trimtab: {missing(error.name)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:
-        return _closed()
+        return _drop_output()
     except SystemExit as end:  # rich ends the program itself when its reader has gone
         if isinstance(end.__context__, BrokenPipeError):
-            return _closed()
+            return _drop_output()
         raise
+
+
+def program() -> NoReturn:
+    """`trimtab` as a process of its own.
+
+    Interrupted, it leaves at once: what had to be kept is on disk, and with torch loaded Python's own end
+    takes seconds on a busy machine.
+    """
+    code = main()
+    if code == INTERRUPTED:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _run(argv: list[str] | None) -> int:
@@ -112,18 +127,18 @@ def missing(module: str) -> str:
     name = module.split(".")[0]
     package = PACKAGES.get(name, name)
     shown = name if package in (HF, IMAGES) else package
-    others = [PACKAGES.get(other, other) for other in CORE if other != name and not _installed(other)]
+    others = [PACKAGES.get(other, other) for other in CORE if other != name and not _is_installed(other)]
     return f"this command needs {shown}, which is not installed: pip install {' '.join([package, *others])}"
 
 
-def _installed(module: str) -> bool:
+def _is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
     except ImportError:
         return False
 
 
-def _closed() -> int:
+def _drop_output() -> int:
     """Nobody reads on: what is left goes nowhere, so that Python does not complain of it when it ends."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
@@ -135,4 +150,4 @@ def _closed() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program()

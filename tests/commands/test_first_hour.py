@@ -40,12 +40,6 @@ def build(width, depth):
 SWEEP = 'base = [8, 1]\n[axes]\nlr = [0.1]\n[run]\nmodel = "mine.py:build"\nsteps = 2\n'
 
 
-@pytest.fixture(autouse=True)
-def no_roots():
-    yield
-    files.look_in(None)
-
-
 @pytest.fixture
 def two_folders(tmp_path, monkeypatch):
     """The configuration's folder and another one, which is the working folder, each with a model of
@@ -81,13 +75,10 @@ def test_a_file_beside_the_configuration_comes_first(two_folders):
             "from pathlib import Path\n\ndef where():\n    return Path(__file__).parent\n"
         )
     (there / "sweep.toml").write_text(SWEEP.replace("build", "where"))
-    grid.read(there / "sweep.toml")
-    assert user_code.load("mine.py:where")() == there
-    files.ROOTS[:] = [
-        here,
-        there,
-    ]  # as a worker has them: its driver's working folder, then the configuration's
-    assert user_code.load("mine.py:where")() == there
+    made = grid.read(there / "sweep.toml")
+    with files.looking_in(made.folder):
+        assert user_code.load("mine.py:where")() == there
+    assert user_code.load("mine.py:where")() == here  # the scope is over
 
 
 def test_a_sweep_that_was_read_keeps_its_folder(two_folders):
@@ -110,11 +101,11 @@ def test_a_data_file_is_looked_for_beside_the_configuration(two_folders):
     (there / "corpus.txt").write_text("abcdefgh" * 200)
     with pytest.raises(InputError, match=r"looked for .*corpus\.txt"):
         open_data("text", {"file": "corpus.txt", "context": 4})
-    files.look_in(there)
-    assert open_data("text", {"file": "corpus.txt", "context": 4}).shape.classes == 8
+    with files.looking_in(there):
+        assert open_data("text", {"file": "corpus.txt", "context": 4}).shape.classes == 8
     for folder, words in ((here, "abcdefghijkl"), (there, "abcd")):
         (folder / "words.txt").write_text(words * 200)
-    with pytest.raises(InputError, match="words.txt is ambiguous"):
+    with files.looking_in(there), pytest.raises(InputError, match="words.txt is ambiguous"):
         open_data("text", {"file": "words.txt", "context": 4})
 
 
@@ -136,10 +127,10 @@ def test_how_many_test_examples_depends_on_the_configuration_alone():
     alone = [training.run(c) for c in (long, short, long)]
     assert [r.test_examples for r in alone] == [288, 48, 288]
     assert alone[0].test_loss == alone[2].test_loss
-    together = fleet.run([short, short.changed(seed=1)])
+    together = fleet.run([short, short.replace(seed=1)])
     assert [r.test_examples for r in together] == [48, 48]
-    asked = training.run(short.changed(eval_examples=100))
-    assert asked.test_examples == 100 and training.run(short.changed(eval_examples=0)).test_examples is None
+    asked = training.run(short.replace(eval_examples=100))
+    assert asked.test_examples == 100 and training.run(short.replace(eval_examples=0)).test_examples is None
 
 
 def test_train_says_how_many_test_examples_it_looked_at(tmp_path, capsys):

@@ -14,7 +14,7 @@ from trimtab.errors import TrimtabError
 from trimtab.runs import checkpoints
 from trimtab.runs.config import RunConfig
 from trimtab.runs.training import Interrupted, run
-from trimtab.sweeps.repair import mended
+from trimtab.sweeps.repair import open_for_work
 from trimtab.sweeps.store import Store
 
 pytestmark = pytest.mark.timeout(280)
@@ -143,7 +143,7 @@ def test_disk_full(tmp_path, undisturbed):
     said = process.communicate(timeout=120)[0]
     assert process.returncode == 130 and str(store) in said and "Traceback" not in said, said
     assert gone(store, 10.0)
-    held, _ = mended(store)
+    held, _ = open_for_work(store)
     assert not held.check()
     held.close()
     assert not list(folder.glob("*.draft*")) and not list((folder / "sweep.db.work").glob("*.draft"))
@@ -218,7 +218,7 @@ def test_damaged_stores_are_never_believed(tmp_path, undisturbed):
                 )
         except TrimtabError:
             noticed += 1
-            held, said = mended(store)
+            held, said = open_for_work(store)
             mends += bool(said)
             assert said and not held.check()
             held.close()

@@ -261,9 +261,9 @@ def test_status_retry_and_csv(tmp_path, capsys):
     store.add(
         [
             (
-                config.changed(seed=i).hash,
+                config.replace(seed=i).hash,
                 "x",
-                config.changed(seed=i).model_dump(mode="json"),
+                config.replace(seed=i).model_dump(mode="json"),
                 f"u{i}",
                 False,
                 1.0,
@@ -389,9 +389,8 @@ def test_cells_of_a_file_that_changed_are_not_run_under_its_old_name(tmp_path):
     worker = Worker(
         store.path, "me", None, {"cell_seconds": 60.0, "checkpoint_seconds": 60.0, "retries": 0}
     )  # it met the file after the driver had looked
-    files.ROOTS.append(tmp_path)
-    worker._do(store.claim("me"))
-    files.ROOTS.remove(tmp_path)
+    with files.looking_in(tmp_path):
+        worker._do(store.claim("me"))
     assert "has changed" in store.errors(1)[0][1]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trimtab.commands.options import Number, Positional, Text
-from trimtab.errors import InputError, TrimtabError, faults
+from trimtab.errors import Fault, InputError, TrimtabError, faults
 
 if TYPE_CHECKING:
     from trimtab.commands.made_up import MadeUp
@@ -117,11 +117,11 @@ class Question:
 
 def validate(options: Check) -> Question:
     """Load what the options name; every fault at once."""
-    from trimtab.runs.setup import device_fault
+    from trimtab.runs.tasks import device_fault
     from trimtab.runs.user_code import beside
     from trimtab.sweeps.store import Store
 
-    problems: list[str] = []
+    problems: list[Fault | str] = []
     build = _load(options.build, problems)
     data = _load(options.data, problems) if options.data else beside(options.build, "data") if build else None
     loss = _load(options.loss, problems) if options.loss else beside(options.build, "loss") if build else None
@@ -147,7 +147,7 @@ def validate(options: Check) -> Question:
     return Question(build, _of_step(data, whole=loss is not None), loss, optimizer, store, "")
 
 
-def _load(spec: str, problems: list[str]) -> Any:
+def _load(spec: str, problems: list[Fault | str]) -> Any:
     from trimtab.runs.user_code import load
 
     try:
@@ -157,7 +157,7 @@ def _load(spec: str, problems: list[str]) -> Any:
         return None
 
 
-def _optimizer(name: str, problems: list[str]) -> Any:
+def _optimizer(name: str, problems: list[Fault | str]) -> Any:
     """A class in torch.optim, or the user's own function."""
     import torch
 
@@ -172,7 +172,7 @@ def _optimizer(name: str, problems: list[str]) -> Any:
     return found
 
 
-def _make_up(options: Check, build: Any, loss: Any, problems: list[str]) -> MadeUp | None:
+def _make_up(options: Check, build: Any, loss: Any, problems: list[Fault | str]) -> MadeUp | None:
     from trimtab.commands.made_up import make_up
 
     base = (options.base_width, options.base_depth)

@@ -108,12 +108,12 @@ def conclusion(every: Mapping[str, Mapping[str, Transfer]]) -> list[str]:
     lines = []
     for scheme, name in NAMES.items():
         mine = [by[scheme] for by in every.values()]
-        body = " and ".join(_moved(t) for t in mine)
+        body = " and ".join(_describe_move(t) for t in mine)
         lines.append(f"{name} ({scheme}): the best learning rate {body}: it {_verdict(mine)}.")
     return lines
 
 
-def _moved(t: Transfer) -> str:
+def _describe_move(t: Transfer) -> str:
     """How far the line through the optima goes from the smallest size to the largest."""
     first, last = (t.optima.iloc[i] for i in (0, -1))
     span = f"over {t.over} {first[t.over]:g} to {last[t.over]:g}"

@@ -70,7 +70,9 @@ class Explain:
             problems.append("name one model: file.py:build (or pkg.mod:build), or --hf with a model type")
         if problems:
             raise faults("trimtab explain:", problems)
-        model, base, example, said = _published(self, self.hf) if self.hf is not None else _own(self)
+        model, base, example, said = (
+            _build_published(self, self.hf) if self.hf is not None else _build_own(self)
+        )
         p = parametrize(model, base, scheme=self.scheme, example=example, apply=False)
         if said:
             print(said, file=sys.stderr if self.json else sys.stdout)
@@ -78,22 +80,22 @@ class Explain:
         return 0
 
 
-def _published(options: Explain, family: str) -> tuple[nn.Module, nn.Module, Any, str]:
+def _build_published(options: Explain, family: str) -> tuple[nn.Module, nn.Module, Any, str]:
     """A model of transformers at its size, on meta, its base, the inputs, and nothing to say."""
     import torch
 
-    from trimtab.runs.published import published
-    from trimtab.runs.user_code import built
+    from trimtab.runs.published import load_published
+    from trimtab.runs.user_code import build_model
 
-    build, make = published(family)
+    build, make = load_published(family)
     with torch.device("meta"):
-        model = built(build, options.width, options.depth)
-    return model, built(build, options.base_width, options.base_depth), make(), ""
+        model = build_model(build, options.width, options.depth)
+    return model, build_model(build, options.base_width, options.base_depth), make(), ""
 
 
-def _own(options: Explain) -> tuple[nn.Module, nn.Module, Any, str]:
+def _build_own(options: Explain) -> tuple[nn.Module, nn.Module, Any, str]:
     """The user's model, its base, the inputs of a forward, and how they were inferred where they were."""
-    from trimtab.runs.user_code import beside, built, load
+    from trimtab.runs.user_code import beside, build_model, load
 
     name = options.build or ""
     build = load(name)
@@ -101,8 +103,8 @@ def _own(options: Explain) -> tuple[nn.Module, nn.Module, Any, str]:
     data = load(options.data) if options.data else beside(name, "data")
     if data is not None and (options.data or make is None):
         make = _inputs_of(data)
-    model = built(build, options.width, options.depth)
-    base = built(build, options.base_width, options.base_depth)
+    model = build_model(build, options.width, options.depth)
+    base = build_model(build, options.base_width, options.base_depth)
     if make is None:
         return model, base, *_infer(name, model, base)
     return model, base, _call(make), ""

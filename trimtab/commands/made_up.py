@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from trimtab.coordinates.watching import output_of
 from trimtab.errors import InputError
-from trimtab.runs.user_code import built
+from trimtab.runs.user_code import build_model
 from trimtab.structure.inputs import cure, infer
 from trimtab.structure.recording import as_call, untouched
 
@@ -37,7 +37,7 @@ def make_up(name: str, build: Any, loss: Any, base: tuple[int, int], widest: int
         base: (width, depth). widest: width of the widest model measured, which tells widths from data
             dimensions.
     """
-    small, wide = built(build, *base), built(build, widest, base[1])
+    small, wide = build_model(build, *base), build_model(build, widest, base[1])
     found = infer(small, wide, batch=BATCH)
     if found.example is None:
         raise InputError(cure(name, found, "--data", WANTED))

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from trimtab.commands.options import Positional
-from trimtab.errors import InputError
+from trimtab.files import create_text
 
 EXAMPLE = """\
 # A sweep: does the learning rate of a 3-block network serve one of 24 blocks? `trimtab sweep {name}`, about
@@ -27,7 +27,7 @@ lr = {{ log2 = [-6, 1], step = 1 }}  # 2^-6 ... 2^1; also log10, linear. The bas
 # "model_options.k" = [1, 2]       # an example: an option of the model
 
 [run]                              # what all runs share
-model = "mlp"                      # mlp, resnet, vit, gpt, hf:llama, or your own build(width, depth): "f.py:build"
+model = "mlp"                      # mlp, resnet, vit, gpt, hf:llama, or your own "file.py:build"
 model_options = {{ branch_scale = 0.5773502691896258 }}  # further arguments of build; default none
 # overrides = {{}}                   # what trimtab.parametrize takes, as {{ "head.*" = "readout" }}
 # gamma0 = 1.0                     # richness: how far features move, 1 as in the base
@@ -76,12 +76,6 @@ class New:
 
     def run(self) -> int:
         path = Path(self.path)
-        try:
-            with path.open("x", encoding="utf-8") as file:
-                file.write(EXAMPLE.format(name=path.name))
-        except FileExistsError as error:
-            raise InputError(f"{path} is there already: it is not replaced. Name another file.") from error
-        except OSError as error:
-            raise InputError(f"{path} could not be written: {error.strerror}.") from error
+        create_text(path, EXAMPLE.format(name=path.name))
         print(f"wrote {path}; run it with: trimtab sweep {path}")
         return 0

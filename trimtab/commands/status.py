@@ -97,7 +97,7 @@ def count(store: Store, now: float | None = None) -> dict[str, int]:
     counts, now = store.counts(), time.time() if now is None else now
     lost = sum(n for owner, lease, n in store.claims() if lease is None or lease < now or not alive(owner))
     running = counts["running"] - lost
-    return counts | {"running": running, "interrupted": lost, "collapsed": store.collapsed()}
+    return counts | {"running": running, "interrupted": lost, "collapsed": store.count_collapsed()}
 
 
 def last_line(error: str) -> str:

@@ -6,7 +6,7 @@ import dataclasses
 import sys
 
 from trimtab.commands.options import Positional, Text
-from trimtab.errors import faults
+from trimtab.errors import faults_in
 
 
 @dataclasses.dataclass
@@ -60,8 +60,8 @@ def refuse_missing_devices(path: str) -> None:
     devices = {str(d) for d in made.axes.get("device", [made.run.get("device", "cpu")])} - {"cpu"}
     if not devices:  # then torch need not be loaded to ask it
         return
-    from trimtab.runs.setup import device_fault
+    from trimtab.runs.tasks import device_fault
 
-    found = [f"run.{fault}" for fault in map(device_fault, sorted(devices)) if fault is not None]
+    found = [fault for fault in map(device_fault, sorted(devices)) if fault is not None]
     if found:
-        raise faults(f"{len(found)} fault{'s' if len(found) > 1 else ''} in {path}", found)
+        raise faults_in(path, [dataclasses.replace(fault, path=f"run.{fault.path}") for fault in found])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
-import os
 import signal
 import sys
 import threading
@@ -15,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trimtab.commands.options import Positional, Text
-from trimtab.errors import InputError, faults
+from trimtab.errors import InputError, faults, faults_in
+from trimtab.files import json_ready, looking_in, write_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,6 +41,10 @@ class Train:
 
     def run(self) -> int:
         """Train; the exit code is 0 trained, 1 diverged or collapsed, 130 interrupted and resumable."""
+        with looking_in(Path(self.config).parent):
+            return self._train()
+
+    def _train(self) -> int:
         from rich.console import Console
 
         from trimtab.runs import checkpoints
@@ -75,7 +78,7 @@ class Train:
         finally:
             signal.signal(signal.SIGINT, before)
         if self.out:
-            _write(Path(self.out), _content(config, result))
+            write_text(self.out, json.dumps(_content(config, result)))
         checkpoints.remove(checkpoint)
         print(json.dumps(result.row()) if self.json else summary(result))
         return 0 if result.state == "done" and not result.collapsed else 1
@@ -86,10 +89,11 @@ def read_run(path: Path) -> RunConfig:
     from trimtab.runs.config import RunConfig
     from trimtab.runs.toml import read_toml
 
+    table = read_toml(path)
     try:
-        return RunConfig(**read_toml(path))
+        return RunConfig(**table)
     except InputError as error:
-        raise InputError(str(error).replace("the run's configuration", str(path))) from error
+        raise faults_in(str(path), error.faults) from error
 
 
 def introduction(run: Run, config: RunConfig) -> str:
@@ -101,8 +105,8 @@ def introduction(run: Run, config: RunConfig) -> str:
 
 
 def _content(config: RunConfig, result: RunResult) -> dict[str, Any]:
-    curves = {k: [None if not math.isfinite(x) else x for x in v.tolist()] for k, v in result.curves.items()}
-    return {"config": config.model_dump(mode="json"), **result.row(), "curves": curves}
+    row = {"config": config.model_dump(mode="json"), **result.row()}
+    return row | {"curves": json_ready(result.curves)}
 
 
 def summary(result: RunResult) -> str:
@@ -170,13 +174,3 @@ def _with_progress(
                 bar.update(task, completed=step + 1, loss=f"{loss:.4g}", lr=f"{lr:.3g}")
 
         return run.go(30.0, live, stop)
-
-
-def _write(path: Path, content: dict[str, Any]) -> None:
-    draft = path.with_name(path.name + ".draft")
-    try:
-        draft.write_text(json.dumps(content))
-        os.replace(draft, path)
-    except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise InputError(f"{path} could not be written: {error.strerror}.") from error

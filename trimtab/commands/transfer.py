@@ -96,7 +96,7 @@ def analyse_all(
 def suggest(source: Source, mine: Mapping[str, Answer], options: Transfer) -> str:
     """Write the sweep that would tell as a file beside the store's runs; says what was written."""
     from trimtab.optima.wording import number
-    from trimtab.sweeps.extension import extended, write
+    from trimtab.sweeps.extension import extend, write
 
     cures = {over: t.remedy for over, t in mine.items() if t.remedy}
     path = Path(options.suggest or "")
@@ -108,7 +108,7 @@ def suggest(source: Source, mine: Mapping[str, Answer], options: Transfer) -> st
     values = sorted({v for cure in cures.values() for added in cure.values.values() for v in added})
     sizes = {f"{over}s": cure.sizes for over, cure in cures.items()}
     seeds = max(cure.seeds for cure in cures.values())
-    table = extended(old, values={options.hp: values} if values else {}, seeds=seeds, **sizes)
+    table = extend(old, values={options.hp: values} if values else {}, seeds=seeds, **sizes)
     again = f"trimtab sweep {path} --store {options.store}"
     parts = [f"{options.hp} {', '.join(map(number, values))}"] * bool(values)
     parts += [f"{seeds} more seeds"] * bool(seeds)

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trimtab.data.batches import Batch, Tensors, find
 from trimtab.data.catalogue import Shape
-from trimtab.data.source import Batch, Tensors, find
 from trimtab.errors import InputError
 
 MD5 = {
@@ -81,8 +81,8 @@ def read(
         np.concatenate([x for x, _ in held[:-1]])[:train],
         np.concatenate([y for _, y in held[:-1]])[:train],
     )
-    x, y = _down(torch.from_numpy(images), px), torch.from_numpy(labels).long()
-    x_test, y_test = _down(torch.from_numpy(held[-1][0]), px), torch.from_numpy(held[-1][1]).long()
+    x, y = _downsample(torch.from_numpy(images), px), torch.from_numpy(labels).long()
+    x_test, y_test = _downsample(torch.from_numpy(held[-1][0]), px), torch.from_numpy(held[-1][1]).long()
     some = x[:10_000].float()
     mean, std = some.mean((0, 2, 3)), some.std((0, 2, 3))
     test: Batch = (x_test, y_test)
@@ -91,7 +91,7 @@ def read(
     )
 
 
-def _down(x: Tensor, px: int) -> Tensor:
+def _downsample(x: Tensor, px: int) -> Tensor:
     if px == 32:
         return x
     return torch.cat([torch.nn.functional.avg_pool2d(part.float(), 32 // px) for part in x.split(5000)])

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from trimtab.data.batches import Tensors
 from trimtab.data.catalogue import shape_of
-from trimtab.data.source import Tensors
 
 
 def read() -> Tensors:

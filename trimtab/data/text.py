@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trimtab.data.batches import PLACE, Batch, find, stream
 from trimtab.data.catalogue import Shape
-from trimtab.data.source import PLACE, Batch, find, stream
 from trimtab.errors import InputError
 
 WHERE = "Any UTF-8 text file will do; tiny Shakespeare is in karpathy/char-rnn on GitHub."

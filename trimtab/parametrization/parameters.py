@@ -1,7 +1,7 @@
 """The rows of a parametrization: what each parameter is and gets, and the branches it sits in.
 
-A `Row` joins the facts of one parameter (`roles`), the folds that meet in it (`folds`) and the numbers that follow
-(`rules`): (init, u, s) = kind x place x richness x folds.
+A `Row` joins the facts of one parameter (`roles`), the folds that meet in it (`folds`) and the numbers that
+follow (`rules`): (init, u, s) = kind x place x richness x folds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from trimtab.structure.graph import Graph
 
 @dataclasses.dataclass(frozen=True)
 class Branch:
-    """A residual branch: `kind` of its shortcut, the `tail` its multiplier is folded into, all its `parameters`."""
+    """A residual branch: `kind` of its shortcut, the `tail` its multiplier is folded into, all its
+    `parameters`."""
 
     name: str
     kind: str

@@ -1,8 +1,9 @@
 """The parametrization of one model: numbers that act on it, and nothing else.
 
-A `Parametrization` holds the table of what was found; it rescales the model's parameters once, in place, and gives the
-parameter groups for an optimizer (`groups`), size-invariant clipping (`clipping`) and a check that nothing has erased the
-factors. The model keeps its code, its modules and its state dict keys. See docs/theory.md, equations (5), (7), (8) and (19).
+A `Parametrization` holds the table of what was found; it rescales the model's parameters once, in place, and
+gives the parameter groups for an optimizer (`groups`), size-invariant clipping (`clipping`) and a check that
+nothing has erased the factors. The model keeps its code, its modules and its state dict keys. See
+docs/theory.md, equations (5), (7), (8) and (19).
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from torch import Tensor, nn
 
 from trimtab.errors import InputError, LawError
 from trimtab.parametrization import groups as grouping
+from trimtab.parametrization.base_draws import Draw
 from trimtab.parametrization.carrying import Carry
 from trimtab.parametrization.clipping import clip
 from trimtab.parametrization.decay import Decay, as_decay
 from trimtab.parametrization.groups import Factors, NoDecay, Only
 from trimtab.parametrization.horizon import Horizon
-from trimtab.parametrization.init_measurement import Draw, measure
+from trimtab.parametrization.init_measurement import measure
 from trimtab.parametrization.meta_buffers import confirm
 from trimtab.parametrization.optimizers import family
 from trimtab.parametrization.parameters import Branch, Row, row_from
@@ -36,8 +38,8 @@ from trimtab.structure.trace import adjustable
 
 FORMAT = 1
 COUPLED = (
-    "coupled L2 inside a normalised optimizer keeps either its time scale or its balance with the gradient over size, "
-    "not both; AdamW keeps lr x wd."
+    "coupled L2 inside a normalised optimizer keeps either its time scale or its balance with the gradient "
+    "over size, not both; AdamW keeps lr x wd."
 )
 
 
@@ -49,10 +51,11 @@ class Parametrization:
         depth: m_L: a float when all stacks grow alike, else {stack: m_L}.
         width: m_N, the width ratio that most parameters share.
         aliases: second names of tied parameters.
-        draws: what is needed to judge a fresh draw of the weights. None for a plan that was read from JSON: it resumes
-            training and cannot initialise (`apply` says so).
+        draws: what is needed to judge a fresh draw of the weights. None for a plan that was read from JSON:
+            it resumes training and cannot initialise (`apply` says so).
         buffers: one-element buffers that the meta device hid, as they were planned with.
-        model: where the parameters are; None for a plan that was read from JSON: pass `model=` to `groups` and the rest.
+        model: where the parameters are; None for a plan that was read from JSON: pass `model=` to `groups`
+            and the rest.
         horizon, decay: batch and length, and what weight decay keeps, where `groups` is not told.
     """
 
@@ -105,14 +108,14 @@ class Parametrization:
 
     __hash__ = None  # type: ignore[assignment]
 
-    # -- the model -------------------------------------------------------------------------------------------------
+    # -- the model -------------------------------------------------------------------------------------------
 
     def named_parameters(self, model: nn.Module | None = None) -> dict[str, nn.Parameter]:
         """This parametrization's parameters inside `model`, wrappers and prefixes looked through.
 
         Args:
-            model: the model itself, or a wrapped one (DDP, FSDP2, compile, an EMA copy). Default: the one that was
-                parametrized.
+            model: the model itself, or a wrapped one (DDP, FSDP2, compile, an EMA copy). Default: the one
+                that was parametrized.
         """
         if model is None:
             if not self._models:
@@ -134,7 +137,8 @@ class Parametrization:
         return self
 
     def on(self, model: nn.Module) -> Parametrization:
-        """The same numbers for another draw of the same model, rescaled by the laws found before, not measured again."""
+        """The same numbers for another draw of the same model, rescaled by the laws found before, not
+        measured again."""
         self._rescale(model)
         other = copy.copy(self)
         other.rows, other.notes, other._models = dict(self.rows), list(self.notes), [model]
@@ -150,7 +154,8 @@ class Parametrization:
                     p.copy_(scaled(wide, row.rescale, row.offset))
 
     def measure(self, model: nn.Module, *, strict: bool) -> None:
-        """Find the law a model's weights were drawn from, and from it each row's `rescale` (docs/theory.md, equation (19)).
+        """Find the law a model's weights were drawn from, and from it each row's `rescale` (docs/theory.md,
+        equation (19)).
 
         Args:
             strict: raise where the law is ambiguous; otherwise such rows keep `rescale` None.
@@ -176,7 +181,10 @@ class Parametrization:
         laws, problems = measure(params, self.rows, self._draws, self.scheme)
         if problems and strict:
             law = "the law the weights were drawn from must be known to reach the right start:"
-            cure = "Trained weights have no init law: resume with Parametrization.from_json, or pass apply=False."
+            cure = (
+                "Trained weights have no init law: resume with Parametrization.from_json, or pass "
+                "apply=False."
+            )
             raise LawError("\n".join([law, *(f"  - {p}" for p in problems[:8]), cure]))
         for name, (law, value) in laws.items():
             row = self.rows[name]
@@ -184,7 +192,7 @@ class Parametrization:
             rescale = 1.0 if math.isclose(rescale, 1.0, rel_tol=1e-12) else rescale
             self.rows[name] = dataclasses.replace(row, rescale=rescale, law=law)
 
-    # -- optimizers --------------------------------------------------------------------------------------------------
+    # -- optimizers ------------------------------------------------------------------------------------------
 
     def factors(
         self, cls: Any, *, horizon: Horizon | None = None, decay: str | Decay | None = None, **hyper: Any
@@ -193,8 +201,8 @@ class Parametrization:
 
         Args:
             cls: optimizer class.
-            hyper: flags that matter to the law, such as adjust_lr_fn or decoupled_weight_decay. An optimizer that is
-                not torch's own is tried at `lr` and the rest of them.
+            hyper: flags that matter to the law, such as adjust_lr_fn or decoupled_weight_decay. An optimizer
+                that is not torch's own is tried at `lr` and the rest of them.
             horizon, decay: as in `groups`.
         """
         carry = Carry.of(cls, family(cls, hyper), hyper, horizon or self.horizon, decay or self.decay)
@@ -220,14 +228,15 @@ class Parametrization:
         Args:
             cls: optimizer class the groups are for.
             lr: base learning rate, independent of width, depth, batch and length.
-            model: the wrapped model, where the parameters to train are no longer those that were parametrized.
+            model: the wrapped model, where the parameters to train are no longer those that were
+                parametrized.
             only: "matrices" (hidden, 2-D: what Muon takes), "rest", a name pattern or a function of a row.
-            no_decay: parameters with weight decay 0: a name pattern, a list of them or a function of a row, such as
-                `["*.bias", "*norm*"]` or `lambda row: len(row.shape) < 2`.
-            horizon: batch and length over the base's; lr, decay, eps, betas and momentum follow its rule. Default: what
-                was given last, or saved.
-            decay: what weight decay keeps: "product" (lr x wd), "root", "value" (wd itself), "tokens" or "epochs" (the
-                timescale 1/(lr wd)). Default: what was given last, or saved; at first "product".
+            no_decay: parameters with weight decay 0: a name pattern, a list of them or a function of a row,
+                such as `["*.bias", "*norm*"]` or `lambda row: len(row.shape) < 2`.
+            horizon: batch and length over the base's; lr, decay, eps, betas and momentum follow its rule.
+                Default: what was given last, or saved.
+            decay: what weight decay keeps: "product" (lr x wd), "root", "value" (wd itself), "tokens" or
+                "epochs" (the timescale 1/(lr wd)). Default: what was given last, or saved; at first "product".
             hyper: the optimizer's other hyperparameters, as for the base.
         """
         grouping.check_rate(lr)
@@ -261,15 +270,16 @@ class Parametrization:
         return not self.scheme.identity and (self.width != 1 or any(m != 1 for m in depths))
 
     def _refuse_strangers(self, model: nn.Module | None, params: Mapping[str, nn.Parameter]) -> None:
-        """Parameters added after parametrize (a head, an adapter) have no factors, and would silently not be trained."""
+        """Parameters added after parametrize (a head, an adapter) have no factors, and would silently not be
+        trained."""
         known = {id(p) for p in params.values()}
         named = (self._models[0] if model is None else model).named_parameters()
         new = [name for name, p in named if p.requires_grad and id(p) not in known]
         if new:
             raise InputError(
-                f"every trainable parameter must have been parametrized: {len(new)} have no factors, the first is "
-                f"{new[0]}. Parametrize the model with them, freeze them, or choose with only= and train them in an "
-                "optimizer of their own."
+                f"every trainable parameter must have been parametrized: {len(new)} have no factors, the "
+                f"first is {new[0]}. Parametrize the model with them, freeze them, or choose with only= and "
+                "train them in an optimizer of their own."
             )
 
     def optimizer(
@@ -303,8 +313,8 @@ class Parametrization:
     def check(self, optimizer: Any) -> None:
         """Raise if a scheduler, a trainer or a reload has erased the factors.
 
-        Rates may have moved, but together: lr / factor must be one number over all groups. At lr = 0 (the first step
-        of a warmup) `initial_lr` is compared.
+        Rates may have moved, but together: lr / factor must be one number over all groups. At lr = 0 (the
+        first step of a warmup) `initial_lr` is compared.
 
         Raises:
             OptimizerError: with the first groups that disagree.
@@ -345,7 +355,7 @@ class Parametrization:
         weights = [1.0 if self.scheme.identity else math.sqrt(row.u / row.s) for row in rows]
         return clip(list(params.values()), weights, max_norm)
 
-    # -- save and compare ------------------------------------------------------------------------------------------------
+    # -- save and compare ------------------------------------------------------------------------------------
 
     def to_json(self) -> str:
         """Everything a resume needs, to be kept with a checkpoint."""

@@ -33,9 +33,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from trimtab.errors import InputError
 from trimtab.runs import checkpoints
 from trimtab.runs.config import RunConfig, decay, rate
-from trimtab.runs.results import RunResult, conclude, diverged
-from trimtab.runs.setup import SHARED, Setup, opened, setup
-from trimtab.runs.training import Interrupted, evaluated
+from trimtab.runs.results import RunResult, conclude, has_diverged
+from trimtab.runs.tasks import SHARED, Task, open_task, prepare
+from trimtab.runs.training import Interrupted, evaluate_model
 
 # rows come in multiples: vectorised loops then have no remainder, which scalar code would round differently
 ROWS = 16
@@ -70,7 +70,7 @@ def run(
             checkpointed and `train.Interrupted` is raised.
 
     >>> base = RunConfig(width=32, depth=3, lr=0.1, steps=20)
-    >>> [r.state for r in run([base.changed(lr=lr) for lr in (0.05, 0.1, 1e4)])]
+    >>> [r.state for r in run([base.replace(lr=lr) for lr in (0.05, 0.1, 1e4)])]
     ['done', 'done', 'diverged']
     """
     return Fleet(configs, checkpoint).go(every, progress, stop)
@@ -83,10 +83,10 @@ class Fleet:
     def __init__(self, configs: Sequence[RunConfig], checkpoint: Path | str | None = None):
         self.configs = list(configs)
         _alike(self.configs)
-        self.setups: list[Setup] = [setup(c) for c in self.configs]
-        self.setup = self.setups[0]
+        self.tasks: list[Task] = [prepare(c) for c in self.configs]
+        self.task = self.tasks[0]
         self.path = None if checkpoint is None else Path(checkpoint)
-        begun = [s.begin(c.seed) for s, c in zip(self.setups, self.configs, strict=True)]
+        begun = [s.begin(c.seed) for s, c in zip(self.tasks, self.configs, strict=True)]
         models, self.plans = [model.train() for model, _ in begun], [plan for _, plan in begun]
         self.skeleton = copy.deepcopy(models[0]).to(
             "meta"
@@ -177,10 +177,10 @@ class Fleet:
     ) -> list[RunResult]:
         steps = self.configs[0].steps
         self._begun = saved = time.perf_counter()
-        self._asked = stop or (lambda: False)
+        self._should_stop = stop or (lambda: False)
         self._evaluate(self.step_done)  # what a stop cut short
         for step in range(self.step_done, steps):
-            if self._asked():
+            if self._should_stop():
                 self._leave()
             losses = self.step(step)
             self.step_done = step + 1
@@ -195,7 +195,7 @@ class Fleet:
         share = self._elapsed() / len(self.configs)
         every_one = zip(self.losses, self.tests, strict=True)
         return [
-            conclude(lost, tests, steps=steps, seconds=share, flops_per_step=self.setup.flops)
+            conclude(lost, tests, steps=steps, seconds=share, flops_per_step=self.task.flops)
             for lost, tests in every_one
         ]
 
@@ -208,7 +208,7 @@ class Fleet:
 
     def _lost(self, member: int) -> bool:
         losses = self.losses[member]
-        return bool(losses) and diverged(losses[-1], losses[0])
+        return bool(losses) and has_diverged(losses[-1], losses[0])
 
     @property
     def alive(self) -> list[int]:
@@ -273,7 +273,7 @@ class Fleet:
         for member in self.rows:
             seed = self.configs[member].seed
             if seed not in made:
-                made[seed] = self.setup.cast(self.setup.batch(seed, step))
+                made[seed] = self.task.cast(self.task.batch(seed, step))
         batches = [made[self.configs[m].seed] for m in self.rows]
         return torch.stack([b[0] for b in batches]), torch.stack([b[1] for b in batches])
 
@@ -285,7 +285,7 @@ class Fleet:
             given = {**dict(zip(self.names, parts, strict=True)), **dict(zip(held, fixed, strict=True))}
             tied = {twin: given[name] for twin, name in self.twins.items()}
             output = functional_call(self.skeleton, given | tied, (x,))
-            return self.setup.loss(output, (x, y))
+            return self.task.loss(output, (x, y))
 
         parts = self._parts(
             _first(self.theta)
@@ -321,7 +321,7 @@ class Fleet:
             return
         for member in self.alive:
             if not self.tests[member] or self.tests[member][-1][0] != step:
-                found = evaluated(self.setup, self.model(member), self._asked)
+                found = evaluate_model(self.task, self.model(member), self._should_stop)
                 if found is None:
                     self._leave()
                 self.tests[member].append((step, *found))
@@ -431,7 +431,7 @@ def hindrance(config: RunConfig) -> str:
         return "it trains in float32 or float64, not in bfloat16"
     if config.compile:
         return "it records its own graph and does not compile"
-    made = opened(config)
+    made = open_task(config)
     batch = made.batch(0, 0)
     if isinstance(batch, dict) or not all(isinstance(part, Tensor) for part in batch):
         return "it needs batches of one input tensor and one target tensor"

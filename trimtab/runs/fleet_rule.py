@@ -17,7 +17,7 @@ from typing import Literal
 
 from trimtab.runs import catalogue, fleet
 from trimtab.runs.config import RunConfig
-from trimtab.runs.setup import opened
+from trimtab.runs.tasks import open_task
 from trimtab.runs.training import Run
 
 PARAMETERS = 2**17
@@ -40,11 +40,11 @@ def choose(config: RunConfig, wanted: int | Literal["auto"] = "auto") -> Choice:
     alone.
 
     >>> small = RunConfig(width=32, depth=3, lr=0.1)
-    >>> choose(small).slots, choose(small.changed(width=1024)).slots
+    >>> choose(small).slots, choose(small.replace(width=1024)).slots
     (16, 1)
     >>> choose(small, 8).slots, choose(small, 1).slots
     (8, 1)
-    >>> choose(small.changed(optimizer="muon"))
+    >>> choose(small.replace(optimizer="muon"))
     Choice(slots=1, reason='it steps sgd, adam, adamw only, not muon')
     """
     if wanted == 1:
@@ -55,8 +55,8 @@ def choose(config: RunConfig, wanted: int | Literal["auto"] = "auto") -> Choice:
     if wanted == "auto" and _large(config):
         return Choice(1)
     slots = fleet.SLOTS if wanted == "auto" else wanted
-    if any(name is not None and catalogue.own(name) for name in (config.model, config.data, config.loss)):
-        reason = rehearsal(config.changed(fleet=slots))
+    if any(name is not None and catalogue.is_own(name) for name in (config.model, config.data, config.loss)):
+        reason = rehearsal(config.replace(fleet=slots))
         if reason:
             return Choice(1, reason)
     return Choice(slots)
@@ -64,10 +64,10 @@ def choose(config: RunConfig, wanted: int | Literal["auto"] = "auto") -> Choice:
 
 def rehearsal(config: RunConfig) -> str:
     """Why a fleet of this user's model does not give the single runs' numbers; "" where it does."""
-    config = config.changed(steps=max(config.steps, 2), warmup=0, eval_examples=0)
+    config = config.replace(steps=max(config.steps, 2), warmup=0, eval_examples=0)
     pair = [
         config,
-        config.changed(seed=config.seed + 1),
+        config.replace(seed=config.seed + 1),
     ]  # another draw: what is kept outside parameters and buffers is not stacked
     singles = [Run(c) for c in pair]
     alone = [[single.step(step) for step in (0, 1)] for single in singles]
@@ -90,5 +90,5 @@ def rehearsal(config: RunConfig) -> str:
 
 
 def _large(config: RunConfig) -> bool:
-    made = opened(config)
+    made = open_task(config)
     return sum(p.numel() for p in made.sample.parameters()) > PARAMETERS or made.flops > FLOPS

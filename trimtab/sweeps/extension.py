@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.errors import InputError
+from trimtab.files import create_text
 from trimtab.sweeps import grid
 
 TABLES = ("axes", "run", "budget")
 
 
-def extended(
+def extend(
     plain: Mapping[str, Any],
     *,
     values: Mapping[str, Iterable[float]] | None = None,
@@ -30,7 +31,7 @@ def extended(
     """A sweep (`SweepConfig.plain`) as the table of a sweep.toml, with further axis values, seeds and sizes.
 
     >>> old = {"sizes": [[8, 2], [8, 4]], "axes": {"lr": [0.1, 0.2]}, "seeds": [0, 1]}
-    >>> extended(old, values={"lr": [0.4]}, seeds=1, depths=[8])
+    >>> extend(old, values={"lr": [0.4]}, seeds=1, depths=[8])
     {'axes': {'lr': [0.1, 0.2, 0.4]}, 'seeds': [0, 1, 2], 'widths': [8], 'depths': [2, 4, 8]}
     """
     out = {key: value for key, value in plain.items() if key != "sizes"}
@@ -125,13 +126,7 @@ def write(
         another one.
     """
     known = set(known)
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(to_toml(table, heading))
-    except FileExistsError as error:
-        raise InputError(f"{path} is there already: it is not replaced. Name another file.") from error
-    except OSError as error:
-        raise InputError(f"{path} could not be written: {error.strerror}.") from error
+    create_text(path, to_toml(table, heading))
     try:
         cells, sizes = list(grid.read(path).cells()), set(slots)
         new = [c for c in cells if not any(c.model_copy(update={"fleet": n}).hash in known for n in sizes)]

@@ -14,8 +14,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import math
-import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trimtab.errors import InputError, TrimtabError
+from trimtab.files import json_ready, replacing, write_text
 from trimtab.runs.results import OUTCOMES
 
 if TYPE_CHECKING:
@@ -66,6 +65,17 @@ class StoreError(TrimtabError):
     call resumes."""
 
     full = False
+
+
+@dataclass(frozen=True)
+class Damage:
+    """One place where a store is not what was written: "file", "structure" or "cell", and in words."""
+
+    place: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
 
 
 @dataclass(frozen=True)
@@ -202,7 +212,7 @@ class Store:
             )
         return self._db.total_changes - before
 
-    def known(self) -> set[str]:
+    def cell_names(self) -> set[str]:
         """The names of all cells."""
         return {row[0] for row in self._read("SELECT cell FROM cells")}
 
@@ -333,7 +343,7 @@ class Store:
         )
         return self._read(query)
 
-    def collapsed(self) -> int:
+    def count_collapsed(self) -> int:
         """How many finished cells ended no better than they began."""
         query = "SELECT count(*) FROM cells WHERE state = 'done' AND json_extract(result, '$.collapsed') = 1"
         return self._read(query)[0][0]
@@ -360,12 +370,8 @@ class Store:
         accepted = 0
         with self._writing():
             for cell, state, result, curves, error in outcomes:
-                text = (
-                    None
-                    if result is None
-                    else json.dumps({k: _plain(v) for k, v in result.items()}, sort_keys=True)
-                )
-                data = None if curves is None else _packed(curves)
+                text = None if result is None else json.dumps(json_ready(result), sort_keys=True)
+                data = None if curves is None else _pack(curves)
                 changed = self._db.execute(
                     "UPDATE cells SET state = ?, result = ?, error = ?, sha = ?, owner = NULL, lease = "
                     "NULL, accepted = accepted + 1 WHERE cell = ? AND token = ? AND state = 'running'",
@@ -450,26 +456,20 @@ class Store:
             )
         ]
 
-    def check(self) -> list[str]:
+    def check(self) -> list[Damage]:
         """What is wrong with the file: SQLite's own structure, and each finished row against its SHA-256."""
-        wrong: list[str] = []
+        query = (
+            "SELECT c.cell, c.config, c.state, c.result, c.error, c.sha, v.data FROM cells c "
+            "LEFT JOIN curves v ON v.cell = c.cell ORDER BY c.id"
+        )
         try:
-            wrong += [
-                f"structure: {row[0]}"
-                for row in self._db.execute("PRAGMA integrity_check(5)").fetchall()
-                if row[0] != "ok"
-            ]
-            if wrong:
-                return wrong
-            for cell, config, state, result, error, sha, data in self._db.execute(
-                "SELECT c.cell, c.config, c.state, c.result, c.error, c.sha, v.data FROM cells c LEFT JOIN "
-                "curves v ON v.cell = c.cell ORDER BY c.id"
-            ):
-                if not intact(cell, config, state, result, error, sha, data):
-                    wrong.append(f"cell {str(cell)[:80]}: its contents do not match their SHA-256")
+            broken = [row[0] for row in self._db.execute("PRAGMA integrity_check(5)") if row[0] != "ok"]
+            if broken:
+                return [Damage("structure", f"structure: {words}") for words in broken]
+            wrong = [str(row[0])[:80] for row in self._db.execute(query) if not intact(*row)]
         except (sqlite3.Error, UnicodeDecodeError) as error:
-            wrong.append(f"structure: {error}")
-        return wrong
+            return [Damage("structure", f"structure: {error}")]
+        return [Damage("cell", f"cell {cell}: its contents do not match their SHA-256") for cell in wrong]
 
     def to_pandas(self) -> pd.DataFrame:
         """One row per cell: `cell`, `label`, `state`, the configuration's fields (nested ones dotted), the
@@ -519,13 +519,7 @@ class Store:
 
     def to_csv(self, path: str | Path) -> None:
         """Write `to_pandas` as CSV, whole or not at all."""
-        draft = Path(f"{path}.draft")
-        try:
-            self.to_pandas().to_csv(draft, index=False)
-            os.replace(draft, path)
-        except OSError as error:
-            draft.unlink(missing_ok=True)
-            raise InputError(f"{path} could not be written: {error.strerror}.") from error
+        write_text(path, self.to_pandas().to_csv(index=False, lineterminator="\n"))
 
     def curves(self, cell: str) -> dict[str, np.ndarray]:
         """A finished cell's curves: "step", "loss", "smoothed", and "test_step", "test_loss", "accuracy" if
@@ -580,16 +574,15 @@ class Store:
 
     def copy(self) -> None:
         """Keep a whole copy beside the store: written under a temporary name, synced, renamed."""
-        draft = self.path.with_name(f"{self.path.name}.{os.getpid()}.draft")
-        draft.unlink(missing_ok=True)
         try:
-            target = sqlite3.connect(draft)
-            self._db.backup(target)
-            target.execute("PRAGMA journal_mode = DELETE")
-            target.close()
-            with draft.open("rb") as file:
-                os.fsync(file.fileno())
-            os.replace(draft, self.copy_path)
+            with replacing(self.copy_path) as draft:
+                try:
+                    target = sqlite3.connect(draft)
+                    self._db.backup(target)
+                    target.execute("PRAGMA journal_mode = DELETE")
+                    target.close()
+                finally:
+                    Path(f"{draft}-journal").unlink(missing_ok=True)
         except (sqlite3.Error, OSError) as error:
             fault = StoreError(
                 f"the copy {self.copy_path} could not be written: {error}. Free some space and run the same "
@@ -597,9 +590,6 @@ class Store:
             )
             fault.full = True
             raise fault from error
-        finally:
-            for place in (draft, Path(f"{draft}-journal")):
-                place.unlink(missing_ok=True)
 
 
 def intact(cell: Any, config: Any, state: Any, result: Any, error: Any, sha: Any, data: Any) -> bool:
@@ -624,12 +614,8 @@ def _sha(cell: str, state: str, result: str | None, error: str | None, data: byt
     return digest.hexdigest()
 
 
-def _packed(curves: Mapping[str, Any]) -> bytes:
+def _pack(curves: Mapping[str, Any]) -> bytes:
     buffer = io.BytesIO()
     held: dict[str, Any] = {key: np.asarray(value) for key, value in curves.items()}
     np.savez_compressed(buffer, **held)
     return buffer.getvalue()
-
-
-def _plain(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -21,13 +21,13 @@ from torch import Tensor
 
 from trimtab.data.catalogue import Shape
 from trimtab.errors import InputError
-from trimtab.files import folders, found_at
+from trimtab.files import find_file, folders
 
 Batch = tuple[Tensor, Tensor]
 ORDER, CHANGE, PLACE = 1, 2, 3  # what a random stream is for
 
 
-class Source(Protocol):
+class Dataset(Protocol):
     """What `train` asks of a data set."""
 
     shape: Shape
@@ -86,7 +86,7 @@ class Tensors:
         self._scale = None if mean is None or std is None else (mean.view(-1, 1, 1), std.view(-1, 1, 1))
         self._flip, self._crop = flip, crop
 
-    def _made(self, x: Tensor) -> Tensor:
+    def _normalise(self, x: Tensor) -> Tensor:
         if self._scale is None:
             return x
         return (x.float() - self._scale[0]) / self._scale[1]
@@ -94,16 +94,16 @@ class Tensors:
     def batch(self, split: str, seed: int, step: int, size: int) -> Batch:
         x, y = self._train if split == "train" else self._test
         rows = torch.from_numpy(indices(seed, step, size, len(x)))
-        return augmented(self._made(x[rows]), seed, step, self._flip, self._crop), y[rows]
+        return augment(self._normalise(x[rows]), seed, step, self._flip, self._crop), y[rows]
 
     def test(self, size: int, limit: int | None) -> Iterator[Batch]:
         x, y = self._test
         n = len(x) if limit is None else min(limit, len(x))
         for i in range(0, n, size):
-            yield self._made(x[i : min(i + size, n)]), y[i : min(i + size, n)]
+            yield self._normalise(x[i : min(i + size, n)]), y[i : min(i + size, n)]
 
 
-def augmented(x: Tensor, seed: int, step: int, flip: bool, crop: int) -> Tensor:
+def augment(x: Tensor, seed: int, step: int, flip: bool, crop: int) -> Tensor:
     """Images mirrored and shifted at random, by a stream of (seed, step)."""
     if not (flip or crop):
         return x
@@ -135,7 +135,7 @@ def find(folder: str | None, default: str, what: str, where_from: str) -> Path:
     """
     root = os.environ.get("TRIMTAB_DATA")
     given = Path(folder).expanduser() if folder else None
-    if given is not None and (named := found_at(given)) is not None:
+    if given is not None and (named := find_file(given)) is not None:
         return named
     places = list(dict.fromkeys(place / given for place in folders())) if given is not None else []
     if root and not (folder and Path(folder).is_absolute()):
