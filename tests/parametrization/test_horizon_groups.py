@@ -135,7 +135,7 @@ def test_notes_say_which_decay_and_what_of_the_schedule():
     assert len(p.notes) == before and "Horizon(batch=" in text
 
 
-# -- roles ---------------------------------------------------------------------------------------------------------------
+# -- roles ----------------------------------------------------------------------------------------------
 
 ROLES = {"input": {"lr": 0.25, "init": 2.0}, "readout": {"weight_decay": 3.0, "eps": 0.5}}
 

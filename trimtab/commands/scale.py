@@ -1,4 +1,5 @@
-"""`trimtab scale`: the calculator. What each role gets for given ratios, with the source of every number. No model, no torch.
+"""`trimtab scale`: the calculator. What each role gets for given ratios, with the source of every number. No
+model, no torch.
 
 trimtab scale --width 8 --depth 4 --batch 16 --tokens 100 --scheme completep --optimizer AdamW --rule sde
 """
@@ -17,7 +18,8 @@ NUMBERS = ("lr", "weight_decay", "eps")
 
 @dataclasses.dataclass
 class Scale:
-    """What each role gets for given ratios of width, depth, batch and tokens, with its source. No model is needed."""
+    """What each role gets for given ratios of width, depth, batch and tokens, with its source. No model is
+    needed."""
 
     width: float = 1.0
     """Width over the base's."""
@@ -139,9 +141,10 @@ class Scale:
 
     def _text(self, found: Any) -> list[str]:
         sizes = (("width", self.width), ("depth", self.depth), ("batch", self.batch), ("tokens", self.tokens))
+        ratios = ", ".join(f"{name} x {ratio:.6g}" for name, ratio in sizes)
+        rule = found.horizon.record.name
         lines = [
-            ", ".join(f"{name} x {ratio:.6g}" for name, ratio in sizes)
-            + f"; {found.scheme.name}, {self.optimizer}, rule {found.horizon.record.name}, decay {found.decay.name}",
+            f"{ratios}; {found.scheme.name}, {self.optimizer}, rule {rule}, decay {found.decay.name}",
             "what the base's numbers are multiplied by:",
             "",
             *_table(found.lines, {}),

@@ -4,7 +4,8 @@ Every number is (scheme over width and depth) x (rule over batch and length), ea
 
     lr  =  rules.factors(...).lr  x  horizon.factors(...).lr           and so on for weight decay and eps
 
-The lines are those of an ordinary residual network: fan-in and fan-out grow alike inside, inputs and outputs stay.
+The lines are those of an ordinary residual network: fan-in and fan-out grow alike inside, inputs and outputs
+stay.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from trimtab.parametrization.rules import Family, Kind, Scheme, Where, as_scheme
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """What the parameters of one role in one place get, over the base's: scale of the start and an optimizer's numbers."""
+    """What the parameters of one role in one place get, over the base's: scale of the start and an
+    optimizer's numbers."""
 
     role: str
     place: str

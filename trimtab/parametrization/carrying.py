@@ -97,7 +97,8 @@ class Carry:
             steps = 1 / (self.moved.lr * self.decay.over_horizon(self.horizon, self.moved))
             by = "" if self.horizon.identity else f", x {steps:.4g} steps here by batch and length"
             notes.append(
-                f"weight decay by decay={self.decay.name!r} ({self.decay.source}): its timescale 1/(lr wd) is {there}{by}. "
+                f"weight decay by decay={self.decay.name!r} ({self.decay.source}): its timescale 1/(lr wd) "
+                f"is {there}{by}. "
                 f"Contested: {self.decay.contested or 'nobody says otherwise'}. Others: {', '.join(DECAYS)}."
             )
         return notes + list(self.moved.notes)
@@ -117,7 +118,8 @@ class Carry:
                 if found is None or not math.isclose(float(found), float(asked), rel_tol=1e-7):
                     raise OptimizerError(
                         f"{name} must be those of {self.horizon!r}: {_plain(wanted)}, group {i} has "
-                        f"{_plain(group.get(name))}. A trainer or a reload has erased them: rebuild with p.optimizer."
+                        f"{_plain(group.get(name))}. A trainer or a reload has erased them: rebuild with "
+                        "p.optimizer."
                     )
 
 

@@ -6,8 +6,9 @@ A parameter of that role gets, at the base and at every other size alike,
 
     init x 2.0,  lr x 0.25,  weight decay x 1             beside what the rules give
 
-They change what the base *is*; the rules (u, s, clipping, coupled L2) go on to speak of size alone. So a base whose
-embedding rate or init scale is off can be mended at base, and does not carry its fault to every size.
+They change what the base *is*; the rules (u, s, clipping, coupled L2) go on to speak of size alone. So a
+base whose embedding rate or init scale is off can be mended at base, and does not carry its fault to every
+size.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ def read_roles(roles: Any) -> dict[str, Multipliers]:
 
 
 def _fault(role: Any, key: Any, x: Any) -> str | None:
-    """Why a multiplier is none. Decay alone may be 0; what starts or learns at 0 is frozen, which is another thing."""
+    """Why a multiplier is none. Decay alone may be 0; what starts or learns at 0 is frozen, which is another
+    thing."""
     if key not in NUMBERS:
         return f"{role!r}: {key!r} is not one of {', '.join(NUMBERS)}"
     number = isinstance(x, int | float) and not isinstance(x, bool) and math.isfinite(x)

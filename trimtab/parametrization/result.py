@@ -236,7 +236,7 @@ class Parametrization:
             horizon: batch and length over the base's; lr, decay, eps, betas and momentum follow its rule.
                 Default: what was given last, or saved.
             decay: what weight decay keeps: "product" (lr x wd), "root", "value" (wd itself), "tokens" or
-                "epochs" (the timescale 1/(lr wd)). Default: what was given last, or saved; at first "product".
+                "epochs" (the timescale 1/(lr wd)). Default: what was given last or saved; at first "product".
             hyper: the optimizer's other hyperparameters, as for the base.
         """
         grouping.check_rate(lr)

@@ -232,7 +232,7 @@ def scheme_scales(
     zero_tail: bool = False,
     init: float | None = None,
 ) -> Scales:
-    """kind x place x richness under a scheme (docs/theory.md, equation (6)); arguments as in the three of them.
+    """kind x place x richness under a scheme (docs/theory.md, equation (6)); arguments as in those three.
 
     Args:
         gamma0: richness; under "ntk" with its factor m^-1/2, m the ratio of the readout's fan-in.
