@@ -1,14 +1,16 @@
-"""Watch what flows through a model: the residual stream, each branch's contribution, attention scores, the output.
+"""Watch what flows through a model: the residual stream, each branch's contribution, attention scores, the
+output.
 
-One traced forward (`survey`) finds the residual adds and where in the sequence of operations each value is made. Every
-later look runs the model under a dispatch mode that counts operations and keeps, of the values wanted, a fixed sample of
+One traced forward (`survey`) finds the residual adds and where in the sequence of operations each value is
+made. Every later look runs the model under a dispatch mode that counts operations and keeps, of the values
+wanted, a fixed sample of
 coordinates: no hooks, so reused modules and functional code are seen like any other, and memory is bounded.
 
     contribution of a branch = stream after its add - stream before it
     score of an attention    = the product of queries and keys, with the model's own constants
 
-A look is taken in eval mode, except that normalisations over the batch use the batch: their running statistics lag
-behind by design, and what training sees is what is asked about.
+A look is taken in eval mode, except that normalisations over the batch use the batch: their running
+statistics lag behind by design, and what training sees is what is asked about.
 """
 
 from __future__ import annotations
@@ -173,7 +175,8 @@ def survey(
     )
     if not outputs:
         raise StructureError(
-            f"a model must return at least one float tensor that depends on its parameters: {type(model).__name__} returned {type(out).__name__}."
+            "a model must return at least one float tensor that depends on its parameters: "
+            f"{type(model).__name__} returned {type(out).__name__}."
         )
     trace = Trace(recorder.values, recorder.nodes, recorder.params, outputs, True)
     graph = analyse(trace, label, patterns=Patterns(branch=branch, skip=skip))
@@ -271,7 +274,8 @@ def _module(parameter: str) -> str:
 def look(
     model: nn.Module, example: Any, where: Survey, sampler: Sampler
 ) -> tuple[dict[tuple[str, int, int], Tensor], bool]:
-    """Samples of {(quantity, which stack, product or layer, place in it)} on one batch, and whether the operations were those surveyed."""
+    """Samples of {(quantity, which stack, product or layer, place in it)} on one batch, and whether the
+    operations were those surveyed."""
     call = as_call(example)
     watch = _Watch(where.spots, sampler)
     with looking(model), watch:
@@ -297,7 +301,8 @@ def look(
 
 
 def output_of(out: Any) -> Tensor:
-    """The tensor a loss looks at: `.logits` or ["logits"] where there is one, else the first float tensor that is no scalar."""
+    """The tensor a loss looks at: `.logits` or ["logits"] where there is one, else the first float tensor
+    that is no scalar."""
     logits = out.get("logits") if isinstance(out, dict) else getattr(out, "logits", None)
     if isinstance(logits, Tensor):
         return logits

@@ -136,6 +136,12 @@ class Parametrization:
         self._models = [model]
         return self
 
+    def with_rows(self, rows: dict[str, Row]) -> Parametrization:
+        """The same parametrization with other numbers."""
+        other = copy.copy(self)
+        other.rows, other.notes = dict(rows), list(self.notes)
+        return other
+
     def on(self, model: nn.Module) -> Parametrization:
         """The same numbers for another draw of the same model, rescaled by the laws found before, not
         measured again."""
