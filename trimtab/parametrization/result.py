@@ -236,13 +236,7 @@ class Parametrization:
     def _factors(self, row: Row, fam: rules.Family, hyper: Mapping[str, Any]) -> rules.Factors:
         if self.scheme.identity:
             return rules.Factors()
-        if fam.rate != "spectral":
-            return rules.factors(fam, row.scales)
-        if len(row.shape) != 2:
-            return rules.factors(dataclasses.replace(fam, rate="u"), row.scales)
-        fn = hyper.get("adjust_lr_fn")
-        adjust = rules.muon_adjust(row.base_shape, fn) / rules.muon_adjust(row.shape, fn)
-        return rules.factors(fam, row.scales, m_in=row.m_in, m_out=row.m_out, adjust=adjust)
+        return rules.factors_for(fam, row.scales, row.shape, row.base_shape)
 
     def _chosen(self, only: str | Callable[[Row], bool] | None) -> list[str]:
         if only is None:
