@@ -15,8 +15,12 @@ from pathlib import Path
 
 import torch
 
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
+
+import hidden_change
+
 from trimtab.errors import OptimizerError
-from trimtab.parametrization.optimizers import law_of
+from trimtab.parametrization.optimizers import default, law_of
 from trimtab.parametrization.rules import factors_for, kind_scales, place_scales
 
 LIBRARIES = {
@@ -41,10 +45,11 @@ differently beyond some larger size (a cap on the size of a preconditioner) is n
 {versions}
 
 Factors of lr: *hidden* for a hidden matrix, *vector* for a bias or gain, both at 4 times the width; *tail* and *branch* for the last matrix of a
-residual branch and one before it, at 4 times the depth (alpha = 1/2).
+residual branch and one before it, at 4 times the depth (alpha = 1/2). *16x*: what the hidden matrices of a residual network do to its output in four
+steps, at 16 times the width over the base (32 to 512, a tenth of the default lr); 1 is wanted.
 
 """
-COLUMNS = "| class | law | lr follows | decay | hidden | vector | tail | branch | fold error |\n|---|---|---|---|---|---|---|---|---|\n"
+COLUMNS = "| class | law | lr follows | decay | hidden | vector | tail | branch | fold error | 16x |\n|---|---|---|---|---|---|---|---|---|---|\n"
 REFUSALS = "\n| refused | why |\n|---|---|\n"
 
 
@@ -90,10 +95,28 @@ def row(label, cls):
         names += f", vectors {f.vectors.shape.name}"
     if f.rate == "spectral":
         names += ", matrices only"
-    error = f"{max(e.fold for e in law.evidence):.0e}" if law.evidence else "derived"
+    error, wide = "derived", "-"
+    if law.evidence:
+        error, wide = f"{max(e.fold for e in law.evidence):.0e}", f"{change(cls, f):.2f}"
     numbers = " | ".join(f"{x.lr:.3g}" for x in (hidden, vector, tail, branch))
     rate = "u" if f.rate == "spectral" else f.rate
-    return True, f"| `{label}` | {names} | {rate} | {f.decay} | {numbers} | {error} |\n"
+    return True, f"| `{label}` | {names} | {rate} | {f.decay} | {numbers} | {error} | {wide} |\n"
+
+
+def change(cls, family):
+    """What the hidden matrices do to the output, at 16 times the width over the base, by the law that was found."""
+    lr, eps = (default(cls, "lr") or 1e-3) / 10, default(cls, "eps")
+
+    def groups(p, model):
+        params, found = dict(model.named_parameters()), []
+        for name, r in p.rows.items():
+            if name.startswith("blocks."):
+                f = factors_for(family, r.scales, r.shape, r.base_shape)
+                own = {"eps": eps * f.eps} if family.eps and isinstance(eps, float) else {}
+                found.append({"params": [params[name]], "lr": lr * f.lr, "weight_decay": 0.0, **own})
+        return found
+
+    return hidden_change.ratio(cls, lr, groups=groups, seeds=1)
 
 
 def _sentence(why):
@@ -103,28 +126,28 @@ def _sentence(why):
     return " ".join(why.split()).replace("|", "/")
 
 
+def section(module):
+    """The table of one library."""
+    admitted, refused = [], []
+    for name, cls in classes(module).items():
+        start = time.process_time()
+        good, line = row(f"{module}.{name}", cls)
+        (admitted if good else refused).append(line)
+        print(f"{time.process_time() - start:5.1f} s  {line}", end="", flush=True)
+    text = f"## {module}\n\n{len(admitted)} admitted, {len(refused)} refused.\n\n{COLUMNS}{''.join(admitted)}"
+    return text + (REFUSALS + "".join(refused) if refused else "")
+
+
 def main(path):
     torch.set_num_threads(1)
     logging.disable(logging.CRITICAL)
     versions, parts = [], []
     for module, package in LIBRARIES.items():
         try:
-            found = classes(module)
-        except ImportError:
+            versions.append(f"{package} {importlib.metadata.version(package).split('+')[0]}")
+        except importlib.metadata.PackageNotFoundError:
             continue
-        versions.append(f"{package} {importlib.metadata.version(package).split('+')[0]}")
-        admitted, refused = [], []
-        start = time.process_time()
-        for name, cls in found.items():
-            good, line = row(f"{module}.{name}", cls)
-            (admitted if good else refused).append(line)
-            print(f"{time.process_time() - start:6.1f} s  {line}", end="", flush=True)
-        parts.append(
-            f"## {module}\n\n{len(admitted)} admitted, {len(refused)} refused.\n\n"
-            + COLUMNS
-            + "".join(admitted)
-            + (REFUSALS + "".join(refused) if refused else "")
-        )
+        parts.append(section(module))
     Path(path).write_text(HEAD.format(versions=", ".join(versions) + ".") + "\n".join(parts))
 
 

@@ -58,9 +58,10 @@ def change(cls, lr, width, base=32, steps=4, seeds=2, groups=None, **hyper):
             losses.append(loss.item())
             return loss
 
-        for _ in range(steps):
-            closure()
-            optimizer.step()
+        with torch.compiler.set_stance("force_eager"):
+            for _ in range(steps):
+                closure()
+                optimizer.step()
         closure()
         total += losses[0] - losses[-1]
     return total / seeds

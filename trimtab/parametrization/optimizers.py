@@ -29,7 +29,7 @@ from trimtab.errors import OptimizerError
 from trimtab.parametrization import optimizer_shapes as shapes
 from trimtab.parametrization import optimizer_trials as trials
 from trimtab.parametrization.optimizer_trials import Make, Numbers, Problem, apart
-from trimtab.parametrization.rules import FAMILIES, REFUSED, Family, Scales, Shape, factors, family_of
+from trimtab.parametrization.rules import FAMILIES, Family, Scales, Shape, factors, family_of
 
 EXACT = 1e-9  # of the way an entry goes, over a few steps: rounding in float64
 ROUNDED = 1e-6  # the same over 400 steps, or where an implementation may sum in another order
@@ -100,6 +100,11 @@ class Trial:
 
     def problem(self, steps: int = trials.SHORT, decades: float = 6.0) -> Problem:
         return trials.problem(self.tensors, steps, decades=decades, dtype=self.dtype)
+
+    @property
+    def limit(self) -> float:
+        """What rounding alone may do to an entry that stands beside others."""
+        return ROUNDED if self.dtype == torch.float64 else SINGLE
 
     @property
     def dims(self) -> list[int]:
@@ -234,18 +239,21 @@ def _differentiates(trial: Trial) -> bool:
 def _company(trial: Trial) -> dict[int, float]:
     """By number of dimensions, how much an entry's path depends on the other entries of its tensor.
 
+    At the user's rate and at 1: some estimate their own rate (Prodigy) and at a small one take long to show it.
+
     Raises:
-        OptimizerError: it depends on other tensors, at the user's rate or at 1: some estimate their own rate (Prodigy)
-            and at a small one take long to show it.
+        OptimizerError: it depends on other tensors.
     """
-    limit = ROUNDED if trial.dtype == torch.float64 else SINGLE
-    for lr in (trial.numbers["lr"], 1.0):
-        p = trial.problem()
+    limit, p = trial.limit, trial.problem()
+    tensors = torch.cat([torch.full((n,), i % 2 == 0) for i, n in enumerate(p.sizes)])
+    even = torch.arange(len(p.start)) % 2 == 0
+    found, path = dict.fromkeys(trial.dims, 0.0), p.slope
+    for lr in (1.0, trial.numbers["lr"]):
         numbers = [trial.numbers | {"lr": lr}] * len(p.shapes)
-        chosen = torch.cat([torch.full((n,), i % 2 == 0) for i, n in enumerate(p.sizes)])
-        path, other = trial.train(p, numbers), trial.train(p.changed(chosen), numbers)
+        path = trial.train(p, numbers)
         if lr == 1.0 and not trials.finite_times(path):
             continue
+        other = trial.train(p.changed(tensors), numbers)
         much = max(x for i, x in enumerate(apart(p, path, other, by_tensor=True)) if i % 2)
         if not much <= limit:
             raise OptimizerError(
@@ -253,20 +261,23 @@ def _company(trial: Trial) -> dict[int, float]:
                 f"does (by {much:.2g} of the way it goes). A distance or a norm over all parameters has units of all of "
                 f"them, and no lr of one undoes it. {_instead()}"
             )
-    p = trial.problem()
-    path = trial.train(p)
-    return {dims: _mixing(trial, p, path, dims, limit) for dims in trial.dims}
+        other = trial.train(p.changed(even), numbers)
+        for dims in trial.dims:
+            found[dims] = max(found[dims], _entries_apart(p, path, other, _entries(trial, p, dims) & ~even))
+    return {dims: _in_company(trial, p, path, dims, much) for dims, much in found.items()}
 
 
-def _mixing(trial: Trial, p: Problem, path: Tensor, dims: int, limit: float) -> float:
-    """How much an entry's path depends on its tensor: its other entries, and being in it. Stops beyond `limit`."""
+def _entries(trial: Trial, p: Problem, dims: int) -> Tensor:
+    """Which entries are in tensors of so many dimensions."""
     own = torch.zeros(len(p.start), dtype=torch.bool)
     for i in trial.of(dims):
         own[p.tensor(i)] = True
-    even = torch.arange(len(own)) % 2 == 0
-    changed = trial.train(p.changed(own & even))
-    kept = own & ~even
-    worst = _entries_apart(p, path, changed, kept)
+    return own
+
+
+def _in_company(trial: Trial, p: Problem, path: Tensor, dims: int, worst: float) -> float:
+    """`worst`, or how far an entry's path in a tensor, small or large, is from its path as a tensor of its own."""
+    own, limit = _entries(trial, p, dims), trial.limit
     if worst <= limit and 1 in trial.dims:
         chosen = torch.nonzero(own).flatten()[::3]
         alone = p.alone(chosen)
@@ -328,17 +339,19 @@ def _survivors(
 ) -> dict[int, list[tuple[Family, tuple[float, ...]]]]:
     """By number of dimensions, the candidates under which a short path folds; `tried` gets the errors on matrices.
 
-    In an optimizer that rounds inside, only a power of two is exact: then that counts, if another a is near.
+    In an optimizer that rounds inside, only a power of two is exact: then that counts, if another a is as near as
+    the optimizer's own precision lets it be.
     """
     p = trial.problem(trials.QUICK, decades=1.0 if mixed else 6.0)
     path = trial.train(p, [group] * len(p.shapes))
+    coarse = _precision(trial, p, path, group, mixed)
     found: dict[int, list[tuple[Family, tuple[float, ...]]]] = {dims: [] for dims in trial.dims}
     for candidate in CANDIDATES:
-        any_a = _errors(trial, p, path, group, {d: (candidate, ANY) for d in trial.dims}, mixed)
-        near = [d for d in trial.dims if EXACT < any_a[d] <= (BFLOAT if d in mixed else COARSE)]
+        any_a = _errors(trial, p, path, group, dict.fromkeys(trial.dims, (candidate, ANY)), mixed)
+        near = [d for d in trial.dims if EXACT < any_a[d] <= coarse[d]]
         fours = any_a
         if near:
-            fours = _errors(trial, p, path, group, {d: (candidate, FOURS) for d in trial.dims}, mixed)
+            fours = _errors(trial, p, path, group, dict.fromkeys(trial.dims, (candidate, FOURS)), mixed)
         for dims in trial.dims:
             if any_a[dims] <= EXACT:
                 found[dims].append((candidate, ANY))
@@ -347,6 +360,23 @@ def _survivors(
         tried[candidate.name] = max(fours[d] if d in near else any_a[d] for d in trial.dims)
         if candidate.name == "Adadelta" and all(found.values()):
             break
+    return found
+
+
+def _precision(trial: Trial, p: Problem, path: Tensor, group: Numbers, mixed: set[int]) -> dict[int, float]:
+    """By number of dimensions, what rounding does to a path.
+
+    A spectral step has directions that only rounding decides (the null space of the first gradient, for SOAP): there
+    it is measured, by gradients that differ in the last digits.
+    """
+    found = dict.fromkeys(trial.dims, COARSE)
+    if mixed:
+        noise = torch.randn(p.slope.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+        near = dataclasses.replace(
+            p, slope=p.slope * (1 + 8 * torch.finfo(trial.dtype).eps * noise.to(trial.dtype))
+        )
+        each = apart(p, path, trial.train(near, [group] * len(p.shapes)), by_tensor=True)
+        found |= {d: max(BFLOAT, *(3 * each[i] for i in trial.of(d))) for d in mixed}
     return found
 
 
@@ -434,8 +464,7 @@ def _refuse_curvature(
 def _measure(trial: Trial) -> Law:
     try:
         others = _company(trial)
-        limit = ROUNDED if trial.dtype == torch.float64 else SINGLE
-        mixed = {dims for dims, much in others.items() if not much <= limit}
+        mixed = {dims for dims, much in others.items() if not much <= trial.limit}
         folds = _fold(trial, mixed)
         laws, evidence = {}, []
         for dims, fold in folds.items():
@@ -485,7 +514,7 @@ def _shaped(trial: Trial, dims: int, found: Family, mixed: bool) -> tuple[Family
     eps_rows = eps_columns = 0.0
     if found.eps and "eps" in numbers:
         measured = shapes.eps_powers(trial.make, numbers, dims, trial.dtype)
-        eps_rows, eps_columns = (round(4 * x) / 4 / found.eps + 0.0 for x in measured)
+        eps_rows, eps_columns = (round(2 * x) / 2 / found.eps + 0.0 for x in measured)
     name = _called(p, q, t, powers.spread)
     shape = Shape(name, rows=p, columns=q, tall=t, eps_rows=eps_rows, eps_columns=eps_columns)  # type: ignore[arg-type]
     return dataclasses.replace(found, name=trial.name, shape=shape), powers
