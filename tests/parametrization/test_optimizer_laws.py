@@ -79,7 +79,7 @@ def test_the_law_of_a_step_that_mixes_entries(name):
 
 
 def test_an_elementwise_rate_is_wrong_for_a_spectral_step():
-    """What the shape test is for: by AdamW's factors a U V^T step moves the output by 1/16 at 16 times the width."""
+    """By AdamW's factors a U V^T step moves the output by 1/16 at 16 times the width."""
     cls = toy("orthogonal", orthogonal)
 
     def groups(p, model):
@@ -105,7 +105,7 @@ class MyMuon(torch.optim.Muon):
 
 @pytest.mark.parametrize("fn", ["original", "match_rms_adamw"])
 def test_a_measured_muon_is_torchs_own(fn):
-    """Matrices only, bfloat16 inside, a factor on the shape of its own, an eps beside the norm of the whole matrix."""
+    """Matrices only, bfloat16 inside, its own factor on the shape, an eps beside the norm of the matrix."""
     hyper = {"adjust_lr_fn": fn}
     mine, known = family(MyMuon, hyper, 1e-2), family(torch.optim.Muon, hyper)
     assert (mine.rate, mine.decay, mine.eps, mine.shape) == (known.rate, known.decay, known.eps, known.shape)
@@ -155,7 +155,7 @@ def test_an_optimizer_is_tried_in_its_own_precision():
     assert law.precision == "float32" and law.family.rate == "u"
 
 
-# -- refused ---------------------------------------------------------------------------------------------------------
+# -- refused -------------------------------------------------------------------------------------------------
 
 
 class DAdaptation(Toy):
@@ -259,7 +259,7 @@ class OwnAdafactor(torch.optim.Adafactor):
 
 
 def test_adafactor_does_not_fold():
-    """Its step is a part of the parameter, but at least 1e-3 in absolute units: what starts at zero does not fold."""
+    """Its step is a part of the parameter, but at least 1e-3: what starts at zero does not fold."""
     with pytest.raises(OptimizerError, match="absolute units"):
         family(OwnAdafactor, {})
     with pytest.raises(OptimizerError, match="1e-3"):

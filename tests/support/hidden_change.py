@@ -1,7 +1,7 @@
 """How much the hidden matrices of a residual network move its output, and how that moves with the width.
 
-L = mean(c y) for a fixed random c: what one optimizer does to L, hidden matrices alone, a few steps. It is the aligned
-change; a change by chance falls with the width and would hide the law.
+L = mean(c y) for a fixed random c: what one optimizer does to L, hidden matrices alone, a few steps. It is
+the aligned change; a change by chance falls with the width and would hide the law.
 """
 
 import torch
@@ -37,7 +37,7 @@ class Net(nn.Module):
 
 
 def change(cls, lr, width, base=32, steps=4, seeds=2, groups=None, **hyper):
-    """Fall of L by the hidden matrices of a net this wide, mean over draws. `groups`: other groups than p's, by (p, model)."""
+    """Fall of L by the hidden matrices of a net this wide, mean over draws. `groups`: others than p's own."""
     total = 0.0
     for seed in range(seeds):
         torch.manual_seed(seed)

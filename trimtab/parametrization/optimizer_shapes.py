@@ -1,13 +1,15 @@
-"""How the entries of an optimizer's step move with the shape of a tensor, measured on gradients of fixed low rank.
+"""How the entries of an optimizer's step move with the shape of a tensor, on gradients of fixed low rank.
 
-G(t) = P C(t) Q^T, with P (rows, 3), Q (columns, 3) and a 3 x 3 core that changes from step to step: a batch has few
-directions, and on noise of full rank a spectral step moves as another power. The entries of a step are written
+G(t) = P C(t) Q^T, with P (rows, 3), Q (columns, 3) and a 3 x 3 core that changes from step to step: a batch
+has few directions, and on noise of full rank a spectral step moves as another power. The entries of a step
+are written
 
     rows^-p  columns^-q  max(1, rows/columns)^t
 
-where only the part of a step inside the spaces of P and Q counts: the rest does nothing to the batch it came from.
-The square, wide and tall matrices of FIT give p, q and t; CHECK must lie on the same law, in the early and in the late
-window of the steps. The eps at which a step is half as large says what eps is compared with, at each shape.
+where only the part of a step inside the spaces of P and Q counts: the rest does nothing to the batch it came
+from. The square, wide and tall matrices of FIT give p, q and t; CHECK must lie on the same law, in the early
+and in the late window of the steps. The eps at which a step is half as large says what eps is compared with,
+at each shape.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ OFF = 0.1  # of a power: 32 % at 16 times the size, inside the 1.5 that is claim
 
 @dataclasses.dataclass(frozen=True)
 class Powers:
-    """What was measured on tensors of so many dimensions: powers of rows, of columns, of what is tall, and of the start.
+    """The powers by which a step's entries move: of rows, columns, rows/columns where tall, and the start.
 
     Args:
         miss: how far CHECK and the two windows are from one law, as a power over a factor of 4 in size.
@@ -102,7 +104,8 @@ def walk(
     dtype: torch.dtype,
     steps: int = STEPS,
 ) -> tuple[Tensor, list[Tensor]]:
-    """The rms of each step's entries, (steps, tensors), and the way each tensor went, both inside the gradients' spaces.
+    """The rms of each step's entries, (steps, tensors), and the way each tensor went, both inside the
+    gradients' spaces.
 
     Every tensor has a group of its own.
     """
@@ -187,7 +190,7 @@ def _fit(x: list[float], dims: int) -> tuple[float, float, float, float]:
 
 
 def eps_powers(make: Make, numbers: Numbers, dims: int, dtype: torch.dtype) -> tuple[float, float]:
-    """Powers of rows and columns of the eps at which a step is half as large; (0, 0) where no eps halves it."""
+    """Powers of rows and columns of the eps that halves a step; (0, 0) where none does."""
     shapes = ((16, 16), (64, 16), (16, 64))
     tensors = [stored(s, dims) for s in shapes for _ in GRID]
     groups = [numbers | {"eps": eps} for _ in shapes for eps in GRID]

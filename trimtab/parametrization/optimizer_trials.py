@@ -1,13 +1,14 @@
 """Run an optimizer on a small problem, alone with its rates, its precision and its own protocol.
 
-The loss is a sum over entries, c_i(t) theta_i + k_i log cosh(theta_i), so an entry's gradient is its own affair. What an
-optimizer then does to one entry may depend on that entry alone (SGD, Adam, Lion), on its tensor (a norm, a factored
-moment, a spectral step) or on all tensors (Prodigy's distance). Every tensor has a group of its own, with its own numbers,
-so that groups which are not respected show. Every second tensor starts at zero, as biases and closing layers do.
+The loss is a sum over entries, c_i(t) theta_i + k_i log cosh(theta_i), so an entry's gradient is its own
+affair. What an optimizer then does to one entry may depend on that entry alone (SGD, Adam, Lion), on its
+tensor (a norm, a factored moment, a spectral step) or on all tensors (Prodigy's distance). Every tensor has a
+group of its own, with its own numbers, so that groups which are not respected show. Every second tensor
+starts at zero, as biases and closing layers do.
 
-Gradients reach over several decades and have a direction that stays, so that bounds and estimates of distance are met;
-after many steps the optimizer's counters are moved on, so that late behaviour is met too. The random states, the user's
-objects and torch's switches stay as they were; nothing is compiled.
+Gradients reach over several decades and have a direction that stays, so that bounds and estimates of distance
+are met; after many steps the optimizer's counters are moved on, so that late behaviour is met too. The random
+states, the user's objects and torch's switches stay as they were; nothing is compiled.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trimtab.parametrization.rules import FAMILIES
+
 QUICK, SHORT, LONG = 12, 32, 400  # steps before the counters are moved on
 LATE, JUMP = 16, 9_960  # steps after it, and by how many; a quick trial has none
 COUNTERS = ("step", "steps", "t", "k", "n_iter", "iteration", "global_step")
@@ -35,6 +38,9 @@ MATRICES = ((5, 4), (4, 6), (6, 5), (5, 5))
 Make = Callable[[list[dict[str, Any]]], Any]  # an optimizer of these groups
 Numbers = dict[str, float]  # what a group says: lr, weight_decay, eps
 WAYS = ("plain", "closure")
+ROUNDED = 1e-6  # of the way an entry goes: rounding over many steps, or where sums are taken in another order
+SINGLE = 1e-3  # the same in float32
+INSTEAD = f"Use one of {', '.join(FAMILIES)}."
 
 
 class SeveralGradients(Exception):
@@ -43,7 +49,7 @@ class SeveralGradients(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """Starts, slopes c (one row per step) and curvatures k of every entry, flat; `shapes` says how they are stored."""
+    """Starts, slopes c (one row per step) and curvatures k of every entry, flat, stored as `shapes`."""
 
     shapes: tuple[tuple[int, ...], ...]
     start: Tensor
@@ -97,7 +103,7 @@ def problem(
 
 @contextlib.contextmanager
 def unnoticed() -> Iterator[None]:
-    """Random states are put back, nothing is printed or compiled; gradients are on, whatever the caller switched off."""
+    """Random states are put back, nothing is printed or compiled, gradients are on."""
     python, numpy = random.getstate(), sys.modules.get("numpy")
     numpy_state = numpy.random.get_state() if numpy is not None else None
     with (
@@ -128,12 +134,13 @@ def train(
     *,
     ways: Sequence[str] = WAYS,
 ) -> Tensor:
-    """theta along the way, (times, entries), where the optimizer stores a theta, in one group for each tensor.
+    """theta along the way, (times, entries), where the optimizer stores a theta, a group for each tensor.
 
     Args:
         numbers: what each tensor's group says.
         a: one number for each tensor; 1 where None.
-        ways: how steps are taken, the first that does not raise: "plain" is `step()`, "closure" is `step(closure)`,
+        ways: how steps are taken, the first that does not raise: "plain" is `step()`, "closure" is
+            `step(closure)`,
             "graph" the same with gradients that can be differentiated.
     """
     a = a or [1.0] * len(p.shapes)
@@ -229,7 +236,7 @@ def _move_on(optimizer: Any) -> None:
 
 
 def apart(p: Problem, one: Tensor, other: Tensor, *, by_tensor: bool = False) -> list[float]:
-    """For each tensor the largest difference of two paths, relative to how far the entry (or its tensor) went.
+    """For each tensor the largest difference of two paths, relative to how far it (or its tensor) went.
 
     As long as one of the paths is finite; NaN where neither is from the start.
     """
@@ -251,3 +258,32 @@ def apart(p: Problem, one: Tensor, other: Tensor, *, by_tensor: bool = False) ->
 def finite_times(path: Tensor) -> int:
     """How many of the first times are finite in every entry."""
     return int(torch.isfinite(path).all(1).long().cumprod(0).sum())
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """An optimizer ready to be tried, as `Parametrization.optimizer` builds it, in this precision."""
+
+    name: str
+    make: Make
+    numbers: Numbers
+    tensors: tuple[tuple[int, ...], ...]
+    dtype: torch.dtype
+
+    def train(self, p: Problem, numbers: Sequence[Numbers] | None = None, **more: Any) -> Tensor:
+        return train(self.make, p, numbers or [self.numbers] * len(p.shapes), **more)
+
+    def problem(self, steps: int = SHORT, decades: float = 6.0) -> Problem:
+        return problem(self.tensors, steps, decades=decades, dtype=self.dtype)
+
+    @property
+    def limit(self) -> float:
+        """What rounding alone may do to an entry that stands beside others."""
+        return ROUNDED if self.dtype == torch.float64 else SINGLE
+
+    @property
+    def dims(self) -> list[int]:
+        return sorted({len(shape) for shape in self.tensors})
+
+    def of(self, dims: int) -> list[int]:
+        return [i for i, shape in enumerate(self.tensors) if len(shape) == dims]
