@@ -1,8 +1,8 @@
 """How the entries of an optimizer's step move with the shape of a tensor, on gradients of fixed low rank.
 
 G(t) = P C(t) Q^T, with P (rows, 3), Q (columns, 3) and a 3 x 3 core that changes from step to step: a batch
-has few directions, and on noise of full rank a spectral step moves as another power. The entries of a step
-are written
+has few directions, and on noise of full rank a spectral step moves as another power (docs/theory.md, equation
+(14)). The entries of a step are written
 
     rows^-p  columns^-q  max(1, rows/columns)^t
 

@@ -32,7 +32,8 @@ from trimtab.parametrization.rules import FAMILIES
 
 QUICK, SHORT, LONG = 12, 32, 400  # steps before the counters are moved on
 LATE, JUMP = 16, 9_960  # steps after it, and by how many; a quick trial has none
-COUNTERS = ("step", "steps", "t", "k", "n_iter", "iteration", "global_step")
+COUNTERS = ("step", "steps", "t", "k", "n_iter", "iteration", "global_step")  # in a group or a state
+OWN_COUNTERS = COUNTERS[:2] + COUNTERS[4:]  # of the optimizer itself, where k and t may be anything
 TENSORS = ((6,), (5,), (5, 4), (4, 6), (3, 2, 2, 2), (2, 3, 2, 2))  # two of each number of dimensions
 MATRICES = ((5, 4), (4, 6), (6, 5), (5, 5))
 Make = Callable[[list[dict[str, Any]]], Any]  # an optimizer of these groups
@@ -225,9 +226,12 @@ def _needs_closure(optimizer: Any) -> bool:
 
 def _move_on(optimizer: Any) -> None:
     """Step counts, wherever they are kept, as after JUMP more steps."""
-    stores = (vars(optimizer), *optimizer.param_groups, *getattr(optimizer, "state", {}).values())
-    for store in stores:
-        for key in COUNTERS if isinstance(store, dict) else ():
+    stores = [(vars(optimizer), OWN_COUNTERS)]
+    stores += [
+        (store, COUNTERS) for store in (*optimizer.param_groups, *getattr(optimizer, "state", {}).values())
+    ]
+    for store, counters in stores:
+        for key in counters if isinstance(store, dict) else ():
             value = store.get(key)
             if isinstance(value, Tensor) and value.numel() == 1:
                 value += JUMP
