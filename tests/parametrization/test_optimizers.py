@@ -337,48 +337,6 @@ def toy(name, direction):
     return type(name, (Toy,), {"direction": staticmethod(direction)})
 
 
-def orthogonal(p, g, state):
-    if g.ndim < 2:
-        return g.sign()
-    u, _, v = torch.linalg.svd(g.flatten(1), full_matrices=False)
-    return (u @ v).reshape(g.shape)
-
-
-def factored(p, g, state):
-    if g.ndim < 2:
-        return g.sign()
-    rows, columns = g.square().flatten(1).mean(1), g.square().flatten(1).mean(0)
-    return g / (rows[:, None] * columns / rows.mean()).sqrt().reshape(g.shape)
-
-
-def rows(p, g, state):
-    return g / g.flatten(1).norm(dim=1).view(-1, *[1] * (g.ndim - 1)) if g.ndim > 1 else g.sign()
-
-
-def large_only(p, g, state):
-    return g / g.norm() if min(g.shape) >= 128 and g.ndim == 2 else g.sign()
-
-
-MIXING = {
-    "whole-tensor": lambda p, g, state: g / g.norm(),
-    "spectral": orthogonal,
-    "factored": factored,
-    "row-norms": rows,
-    "trust-ratio": lambda p, g, state: g.sign() * p.norm() / g.sign().norm(),
-    "centred": lambda p, g, state: (g - g.mean()).sign(),
-    "clipped-by-norm": lambda p, g, state: g / max(1.0, float(g.norm())),
-    "matrices-otherwise": lambda p, g, state: g.sign() * (2.0 if g.ndim > 1 else 1.0),
-    "by-size": lambda p, g, state: g.sign() * g.numel() ** -0.5,
-    "large-only": large_only,
-}
-
-
-@pytest.mark.parametrize("name", MIXING)
-def test_a_step_that_depends_on_other_entries_is_refused(name):
-    with pytest.raises(OptimizerError, match="must not depend on the other entries"):
-        family(toy(name, MIXING[name]), {})
-
-
 class Distance(torch.optim.Optimizer):
     """Rate-free as Prodigy is: a sign step times a distance estimated over all parameters, which first must grow."""
 
@@ -407,7 +365,7 @@ class Distance(torch.optim.Optimizer):
 
 @pytest.mark.parametrize("lr", [1.0, 1e-3])
 def test_a_rate_of_its_own_is_refused_at_any_rate(lr):
-    with pytest.raises(OptimizerError, match="must not depend on the other entries"):
+    with pytest.raises(OptimizerError, match="must not depend on other tensors"):
         family(Distance, {}, lr)
 
 
@@ -507,8 +465,6 @@ def test_an_unknown_optimizer_from_groups_to_check():
     p = trimtab.parametrize(model, lm(16, 2), example=IDS)
     o = p.optimizer(Lion, lr=1e-3, weight_decay=0.1, betas=(0.8, 0.9), no_decay="*.bias")
     p.check(o)
-    with pytest.raises(OptimizerError, match="must not depend on the other entries"):
-        p.optimizer(toy("spectral", orthogonal), lr=1e-3)
 
 
 # -- decay and no decay ----------------------------------------------------------------------------------------------

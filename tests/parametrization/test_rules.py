@@ -74,7 +74,7 @@ def test_folding_changes_no_effective_number(init, u, s, a):
 @given(ratio, ratio, ratio)
 def test_decay_per_step_is_the_same_at_every_size(init, u, s):
     for name in ("AdamW", "Lion", "Muon", "SGD"):
-        f = factors(FAMILIES[name], Scales(init, u, s), m_in=2.0, m_out=3.0, adjust=0.7)
+        f = factors(FAMILIES[name], Scales(init, u, s), entry=0.3, norm=2.0)
         assert math.isclose(f.lr * f.weight_decay, 1.0, rel_tol=1e-9)
 
 

@@ -182,11 +182,9 @@ def _line(
         readout="weight" if kind.role == "readout" else None,
         gamma0=width**-0.5 if scheme.width == "ntk" else 1.0,
     )
-    adjust = 1.0
-    if family.rate == "spectral":  # of square matrices
-        fn = hyper.get("adjust_lr_fn")
-        adjust = rules.muon_adjust((1, 1), fn) / rules.muon_adjust((width, width), fn)  # type: ignore[arg-type]
-    size = rules.factors(family, scales, m_in=m_in, m_out=m_out, adjust=adjust)
+    matrix = kind.kind == "matrix"  # square in the base
+    entry = family.shape.entry((m_out, m_in)) if matrix else 1.0  # type: ignore[arg-type]
+    size = rules.factors(family, scales, entry=entry)
     if scheme.identity:
         size = rules.Factors()
     moved: HorizonFactors = horizon.of_family(family, hyper)

@@ -10,7 +10,6 @@ equations (5) and (7).
 
 from __future__ import annotations
 
-import dataclasses
 import fnmatch
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -31,25 +30,14 @@ Factors = dict[str, dict[str, float]]  # {name: {"lr", "weight_decay", "eps"}}
 REGROUPED = "Something regrouped the parameters: hand over p.optimizer(...) or p.groups(...)."
 
 
-def factor_table(
-    rows: Mapping[str, Row], scheme: Scheme, family: Family, hyper: Mapping[str, Any]
-) -> Factors:
+def factor_table(rows: Mapping[str, Row], scheme: Scheme, family: Family) -> Factors:
     """What each parameter multiplies the base's hyperparameters by, the user's overrides last."""
     table: Factors = {}
     for name, row in rows.items():
-        f = rules.Factors() if scheme.identity else _factors(row, family, hyper)
+        f = rules.factors_for(family, row.scales, row.shape, row.base_shape)
+        f = rules.Factors() if scheme.identity else f
         table[name] = dict(lr=f.lr, weight_decay=f.weight_decay, eps=f.eps) | dict(row.override)
     return table
-
-
-def _factors(row: Row, family: Family, hyper: Mapping[str, Any]) -> rules.Factors:
-    if family.rate != "spectral":
-        return rules.factors(family, row.scales)
-    if len(row.shape) != 2:
-        return rules.factors(dataclasses.replace(family, rate="u"), row.scales)
-    fn = hyper.get("adjust_lr_fn")
-    adjust = rules.muon_adjust(row.base_shape, fn) / rules.muon_adjust(row.shape, fn)
-    return rules.factors(family, row.scales, m_in=row.m_in, m_out=row.m_out, adjust=adjust)
 
 
 def choose(rows: Mapping[str, Row], only: Only) -> list[str]:

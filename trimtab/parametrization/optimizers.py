@@ -1,31 +1,84 @@
-"""Which family an optimizer belongs to: by name where torch wrote it, by experiment where someone else did.
+"""Which law an optimizer obeys: by name where torch wrote it, by measurement where someone else did.
 
-An unknown optimizer is tried in float64, at the user's own rate and hyperparameters (`probing`), and must pass two
-tests. *Entry*: its step on one entry must not depend on the others, or it moves hidden matrices by a power
-of the width of its own. *Fold*: storing a * theta, with lr, decay and eps of its group multiplied by the powers of a of
-one known family (docs/theory.md, equation (3)), must give the same path. What fails is refused: it would be silently wrong.
+A law has two halves (docs/theory.md, equations (3), (7) and (14)). *Fold*: storing a theta, with lr, decay
+and eps of its group multiplied by powers of a, must give the same path. *Shape*: the entries of a step must
+move as one power of each dimension. So an unknown class is tried at the user's own rate and hyperparameters:
+
+    company   does a step on an entry depend on the other entries of its tensor, or on other tensors?
+    fold      400 steps and then late ones, each tensor with its own a, against every candidate
+    shape     for tensors whose entries share something: p, q, t on gradients of low rank (`optimizer_shapes`)
+
+From these follow lr factor = u / (entry factor), with u/s or u/init in place of u. What fits no law is
+refused with what was measured: it would be silently wrong.
 """
 
 from __future__ import annotations
 
 import copy
+import dataclasses
+import functools
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from torch import Tensor
+import torch
 
 from trimtab.errors import OptimizerError
-from trimtab.parametrization import optimizer_trials
-from trimtab.parametrization.optimizer_trials import Make, Problem
-from trimtab.parametrization.rules import FAMILIES, REFUSED, Family, Scales, factors, family_of
+from trimtab.parametrization import optimizer_shapes as shapes
+from trimtab.parametrization import optimizer_trials as trials
+from trimtab.parametrization.optimizer_company import company
+from trimtab.parametrization.optimizer_folds import fold
+from trimtab.parametrization.optimizer_trials import Trial
+from trimtab.parametrization.rules import FAMILIES, Family, Shape, family_of
 
-A = 0.37
-EXACT = 1e-9  # of the way an entry goes: rounding in float64
-ROUNDED = 1e-6  # the same where an implementation may sum in another order
-COARSE = 1e-2  # what bfloat16 inside an optimizer does to a factor that is no power of two
-_known: dict[Any, Family] = {}
+
+@dataclasses.dataclass(frozen=True)
+class Evidence:
+    """What was measured on tensors of so many dimensions.
+
+    Args:
+        others: how much an entry's path depends on the other entries, relative to how far it goes.
+        fold: how far the folded path is from the plain one, the same way, over 400 steps and late ones.
+    """
+
+    dims: int
+    others: float
+    fold: float
+    powers: shapes.Powers | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Law:
+    """An optimizer's law and how it is known.
+
+    Args:
+        family: what the factors follow from.
+        evidence: by number of dimensions; empty where torch wrote the optimizer and its law is derived.
+        precision: of the trial.
+    """
+
+    name: str
+    family: Family
+    evidence: tuple[Evidence, ...] = ()
+    precision: str = ""
+
+    def __str__(self) -> str:
+        f = self.family
+        said = f"{self.name}: {f.shape.name} step, lr follows {f.rate}, decay {f.decay}"
+        for e in self.evidence:
+            said += f"; {e.dims}-D: fold error {e.fold:.1g}, others {e.others:.1g}"
+            if e.powers is not None:
+                said += f", entries rows^{-e.powers.rows:.2f} columns^{-e.powers.columns:.2f}"
+        return said
+
+
+@dataclasses.dataclass(frozen=True)
+class _Settings:
+    """Hyperparameters that can be a key: told apart by what they print."""
+
+    text: str
+    values: dict[str, Any] = dataclasses.field(compare=False)
 
 
 def family(cls: Any, hyper: Mapping[str, Any], lr: float | None = None) -> Family:
@@ -39,150 +92,172 @@ def family(cls: Any, hyper: Mapping[str, Any], lr: float | None = None) -> Famil
     >>> family(torch.optim.AdamW, {}).decay
     'decoupled'
     """
+    return law_of(cls, hyper, lr).family
+
+
+def law_of(cls: Any, hyper: Mapping[str, Any], lr: float | None = None) -> Law:
+    """The law of an optimizer class and the numbers it rests on.
+
+    >>> import torch
+    >>> law_of(torch.optim.Muon, {}).family.shape.name
+    'spectral'
+
+    Raises:
+        OptimizerError: it obeys none; the message says what was measured.
+    """
     name = getattr(cls, "__name__", str(cls))
     if not callable(cls):
         raise OptimizerError(f"an optimizer class is needed, such as torch.optim.AdamW: got {cls!r}.")
     in_torch = getattr(cls, "__module__", "").startswith("torch.optim")
-    if in_torch or name in REFUSED:
+    if in_torch or name == "SWATS":  # whether SWATS ever becomes SGD, a trial cannot promise
         found = family_of(name, hyper)
-        if found is not None and in_torch:
-            return found
+        if found is not None:
+            return Law(name, found)
     rate = lr if lr is not None else hyper.get("lr", default(cls, "lr"))
     rate = float(rate) if isinstance(rate, int | float) and 0 < rate < math.inf else 1e-3
     accepted = {k: v for k, v in hyper.items() if k not in ("lr", "params") and _accepts(cls, k)}
-    key = (cls, rate, repr(sorted(accepted.items(), key=lambda item: item[0])))
-    if key not in _known:
-        _known[key] = _by_experiment(cls, name, accepted, rate)
-    return _known[key]
+    settings = _Settings(repr(sorted(accepted.items(), key=lambda item: item[0])), accepted)
+    found = _remembered(cls, name, rate, settings)
+    if isinstance(found, str):
+        raise OptimizerError(found)
+    return found
 
 
-def _by_experiment(cls: Callable[..., Any], name: str, hyper: dict[str, Any], lr: float) -> Family:
+@functools.cache
+def _remembered(cls: Any, name: str, lr: float, settings: _Settings) -> Law | str:
+    """The law, or the words in which it is refused."""
+    try:
+        return _measure(_ready(cls, name, settings.values, lr))
+    except OptimizerError as why:
+        return str(why)
+
+
+# -- getting it to run ---------------------------------------------------------------------------------------
+
+
+def _ready(cls: Callable[..., Any], name: str, hyper: Mapping[str, Any], lr: float) -> Trial:
+    """The optimizer on the tensors and in the precision that it takes: all tensors in float64 where it can.
+
+    Raises:
+        OptimizerError: it does not run on any.
+    """
     numbers = {"lr": lr}
     for key in ("weight_decay", "eps"):
         value = hyper.get(key, default(cls, key))
         if isinstance(value, int | float) and not isinstance(value, bool):
             numbers[key] = float(value)
-    decays = [numbers.get("weight_decay", 0.0)]
-    if "weight_decay" in numbers and not decays[0]:
-        decays.insert(
-            0, min(0.1, 0.1 / lr)
-        )  # to tell its law; where it has none, what is not decayed needs none
-    try:
-        _refuse_company(cls, name, hyper, numbers)
-        tried = {}
-        for decay in decays:
-            group = numbers | ({"weight_decay": decay} if "weight_decay" in numbers else {})
-            make, p = _maker(cls, hyper, lr), optimizer_trials.problem(optimizer_trials.SHAPES)
-            path = optimizer_trials.train(make, p, group)
-            for candidate in (FAMILIES[k] for k in ("AdamW", "Adam", "SGD", "Lion", "Adadelta")):
-                tried[candidate.name] = _fold_error(make, p, path, group, candidate)
-                if tried[candidate.name] <= EXACT:
-                    _refuse_curvature(make, p, path, group, candidate, name)
-                    return candidate
-    except OptimizerError:
-        raise
-    except Exception as why:
-        if _differentiates(_maker(cls, hyper, lr), numbers):
-            raise OptimizerError(
-                f"an optimizer must do with gradients alone: {name} asks for second derivatives, and no rule says how they move with the size. Use one of {', '.join(FAMILIES)}."
-            ) from why
-        raise OptimizerError(
-            f"{name} is not known, and trying it on a small problem raised {type(why).__name__}: {why}. "
-            f"Known: {', '.join(FAMILIES)}. Pass one of these, or a class that takes (params, lr=..., weight_decay=..., eps=...)."
-        ) from why
-    errors = ", ".join(f"{k} {v:.1g}" for k, v in tried.items())
-    raise OptimizerError(
-        f"a parametrization needs an optimizer whose steps fold: {name} at lr={lr:g} follows none of the known laws "
-        f"(relative error of its path: {errors}). Use one of {', '.join(FAMILIES)}."
-    )
 
+    def make(groups: list[dict[str, Any]]) -> Any:
+        return cls(groups, lr=lr, **copy.deepcopy(dict(hyper)))
 
-def _maker(cls: Callable[..., Any], hyper: Mapping[str, Any], lr: float) -> Make:
-    """Builds the optimizer as `Parametrization.optimizer` does: the base's numbers, and groups with their own."""
-    return lambda groups: cls(groups, lr=lr, **copy.deepcopy(dict(hyper)))
-
-
-def _refuse_company(
-    cls: Callable[..., Any], name: str, hyper: Mapping[str, Any], numbers: dict[str, float]
-) -> None:
-    """Refuse an optimizer whose step on one entry depends on other entries, at the user's rate or at 1.
-
-    At 1 too, because some estimate their own rate (Prodigy) and at a small one take long to show it.
-    """
-    for lr in (numbers["lr"], 1.0):
-        found = optimizer_trials.company(
-            _maker(cls, hyper, lr), numbers | {"lr": lr}, ROUNDED, large=lr == numbers["lr"]
-        )
-        if math.isnan(found.others) and lr == 1.0:
-            return
-        what = {
-            "changes with the gradients of the other entries": found.others,
-            "is not that of the entry alone": found.alone,
-            "is another one in a matrix of 130 x 131": found.large,
-        }
-        for says, much in what.items():
-            if not much <= ROUNDED:
+    first: Exception | None = None
+    for tensors in (trials.TENSORS, trials.MATRICES):
+        for dtype in (torch.float64, torch.float32):
+            trial = Trial(name=name, make=make, numbers=numbers, tensors=tensors, dtype=dtype)
+            try:
+                trial.train(trial.problem())
+                return trial
+            except trials.SeveralGradients:
                 raise OptimizerError(
-                    f"an optimizer's step on one entry must not depend on the other entries: with {name} it {says} "
-                    f"(by {much:.2g} of the way it goes). A norm, a factored moment or a spectral step over a tensor moves "
-                    f"hidden matrices by a power of the width that no known rule undoes. Use one of {', '.join(FAMILIES)}; "
-                    "torch.optim.Muon is the spectral one."
-                )
+                    f"an optimizer must do with one gradient a step: {name} asks for more, at weights it "
+                    f"moved by itself, by a distance that is absolute and does not fold. {trials.INSTEAD}"
+                ) from None
+            except Exception as why:
+                first = first or why
+    assert first is not None
+    if _differentiates(
+        Trial(name=name, make=make, numbers=numbers, tensors=trials.TENSORS, dtype=torch.float64)
+    ):
+        raise OptimizerError(
+            f"an optimizer must do with gradients alone: {name} asks for second derivatives, and no rule "
+            f"says how they move with the size. {trials.INSTEAD}"
+        ) from first
+    said = str(first).strip().splitlines() or [""]
+    raise OptimizerError(
+        f"{name} is not known, and trying it on a small problem raised {type(first).__name__}: "
+        f"{said[0][:160]}. Known: {', '.join(FAMILIES)}. Pass one of these, or a class that takes (params, "
+        "lr=..., weight_decay=..., eps=...)."
+    ) from first
 
 
-def _fold_error(
-    make: Make,
-    p: Problem,
-    path: Tensor,
-    group: dict[str, float],
-    candidate: Family,
-    ways: Sequence[str] = optimizer_trials.WAYS,
-) -> float:
-    """How far the path of a * theta is from that of theta, under the powers of a of this family.
-
-    In an optimizer that rounds inside, only a power of two is exact: then that counts, if another a is near.
-    """
-    errors = []
-    for a in (A, 0.25):
-        f = factors(candidate, Scales().fold(a))
-        by = {"lr": f.lr, "weight_decay": f.weight_decay, "eps": f.eps}
-        folded = optimizer_trials.train(make, p, {k: v * by[k] for k, v in group.items()}, a, ways=ways)
-        error = optimizer_trials.apart(p, path, folded)
-        errors.append(math.inf if math.isnan(error) else error)
-        if errors[0] <= EXACT or errors[0] > COARSE:
-            return errors[0]
-    return errors[1]
-
-
-def _differentiates(make: Make, group: dict[str, float]) -> bool:
+def _differentiates(trial: Trial) -> bool:
     """It runs where gradients can be differentiated (it does not where they cannot)."""
     try:
-        optimizer_trials.train(
-            make, optimizer_trials.problem(optimizer_trials.SHAPES), group, ways=("graph",)
-        )
+        trial.train(trial.problem(), ways=("graph",))
     except Exception:
         return False
     return True
 
 
-def _refuse_curvature(
-    make: Make, p: Problem, path: Tensor, group: dict[str, float], candidate: Family, name: str
-) -> None:
-    """An optimizer that uses more than gradients where it gets it (a loss, a Hessian) must fold there too."""
-    ways = ("graph",)
+# -- shape and the law ---------------------------------------------------------------------------------------
+
+
+def _measure(trial: Trial) -> Law:
     try:
-        with_more = optimizer_trials.train(make, p, group, ways=ways)
-    except Exception:  # it takes no closure: then it gets nothing more
-        return
-    if optimizer_trials.apart(p, path, with_more) <= ROUNDED:
-        return
-    error = _fold_error(make, p, with_more, group, candidate, ways)
-    if not error <= EXACT:
+        others = company(trial)
+        mixed = {dims for dims, much in others.items() if not much <= trial.limit}
+        folds = fold(trial, mixed)
+        laws, evidence = {}, []
+        for dims, found in folds.items():
+            laws[dims], powers = _shaped(trial, dims, found.family, dims in mixed)
+            evidence.append(Evidence(dims, others[dims], found.error, powers))
+    except OptimizerError:
+        raise
+    except Exception as why:
         raise OptimizerError(
-            f"a parametrization needs an optimizer whose steps fold: {name} does by gradients alone, but where step(closure) "
-            f"gives it a loss and gradients that can be differentiated it does not (relative error of its path {error:.1g}). "
-            f"Use one of {', '.join(FAMILIES)}."
+            f"{trial.name} is not known, and trying it on a small problem raised {type(why).__name__}: "
+            f"{str(why)[:160]}. {trials.INSTEAD}"
+        ) from why
+    main = laws[2]
+    if set(laws) == {2} and main.rate == "u":
+        main = dataclasses.replace(main, rate="spectral", vectors=dataclasses.replace(main, shape=Shape()))
+    for dims, field in ((1, "vectors"), (4, "kernels")):
+        if dims in laws and laws[dims] != laws[2]:
+            main = dataclasses.replace(main, **{field: laws[dims]})
+    return Law(trial.name, main, tuple(evidence), str(trial.dtype).removeprefix("torch."))
+
+
+def _shaped(trial: Trial, dims: int, found: Family, mixed: bool) -> tuple[Family, shapes.Powers]:
+    """The family with its shape, from the powers measured on tensors of so many dimensions.
+
+    Raises:
+        OptimizerError: the entries follow no power of the shape, or a power of the parameter that the fold
+        denies.
+    """
+    numbers = trial.numbers | ({"weight_decay": 0.0} if "weight_decay" in trial.numbers else {})
+    powers = shapes.powers(trial.make, numbers, dims, trial.dtype, shapes=mixed)
+    start = shapes.snap(powers.start)
+    if start != (1.0 if found.rate == "u/init" else 0.0):
+        raise OptimizerError(
+            f"a step must not follow the parameter's own size unless it is a fixed part of it: a step of "
+            f"{trial.name} on tensors of {dims} dimensions goes as the {powers.start:.2f}th power of it at "
+            f"lr={numbers['lr']:g}. {trials.INSTEAD}"
         )
+    if not mixed:
+        return found, powers
+    exact = [shapes.snap(x) for x in (powers.rows, powers.columns, powers.tall)]
+    if None in exact or not powers.miss <= shapes.OFF:
+        raise OptimizerError(
+            f"the entries of a step must move as one power of each dimension: with {trial.name} on tensors "
+            f"of {dims} dimensions they go as rows^{-powers.rows:.2f} columns^{-powers.columns:.2f} max(1, "
+            f"rows/columns)^{powers.tall:.2f} and miss that by 4^{powers.miss:.2f}, from 36 to 144 rows and "
+            f"columns. {trials.INSTEAD}"
+        )
+    p, q, t = (x or 0.0 for x in exact)
+    eps_rows = eps_columns = 0.0
+    if found.eps and "eps" in numbers:
+        measured = shapes.eps_powers(trial.make, numbers, dims, trial.dtype)
+        eps_rows, eps_columns = (round(2 * x) / 2 / found.eps + 0.0 for x in measured)
+    name = _called(p, q, t, powers.spread)
+    shape = Shape(name, rows=p, columns=q, tall=t, eps_rows=eps_rows, eps_columns=eps_columns)
+    return dataclasses.replace(found, name=trial.name, shape=shape), powers
+
+
+def _called(p: float, q: float, t: float, spread: float) -> Any:
+    if spread > 0.5:
+        return "spectral"
+    names = {(0.5, 0.5): "whole tensor", (0.0, 0.5): "row", (0.5, 0.0): "column", (0.0, 0.0): "averaged"}
+    return names.get((p, q), "own") if not t else "own"
 
 
 def _accepts(cls: Callable[..., Any], key: str) -> bool:

@@ -161,8 +161,9 @@ def _scales(f: Facts, scheme: Scheme, gamma: float, fold: float) -> Scales:
         zero_tail=f.zero_tail,
         init=f.m_in**-0.5 if opposed else None,  # no rule: what planning proposes
     )
-    for where, m_L in f.outer if scheme.alpha is not None else ():
-        scales *= rules.place_scales(where, m_L, scheme.alpha)
+    if scheme.alpha is not None:
+        for where, m_L in f.outer:
+            scales *= rules.place_scales(where, m_L, scheme.alpha)
     return scales.fold(fold)
 
 

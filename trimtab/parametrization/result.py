@@ -215,7 +215,7 @@ class Parametrization:
         return self._table(carry, hyper)
 
     def _table(self, carry: Carry, hyper: Mapping[str, Any]) -> Factors:
-        return carry.table(grouping.factor_table(self.rows, self.scheme, carry.family, hyper), self.rows)
+        return carry.table(grouping.factor_table(self.rows, self.scheme, carry.family), self.rows)
 
     def groups(
         self,

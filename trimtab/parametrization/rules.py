@@ -254,20 +254,96 @@ def scheme_scales(
 
 
 @dataclasses.dataclass(frozen=True)
-class Family:
-    """How an optimizer answers to a change of scale (docs/theory.md, equation (3)).
+class Shape:
+    """How the entries of a step move with the stored shape, for a gradient of fixed low rank (docs/theory.md, (14)).
+
+    A step's entries go as rows^-rows columns^-columns max(1, rows/columns)^tall, where rows is the first dimension
+    and columns the product of the others. All zero: the entries know nothing of the shape.
 
     Args:
-        rate: "u/s" where the step follows the gradient, "u" where it is normalised, "spectral" for Muon.
+        name: what the step is normalised by; "averaged" where entries share means over the tensor (a factored moment)
+            and keep their size, "own" where the powers have no name.
+        eps_rows, eps_columns: the powers of rows and columns by which the number that eps is compared with grows.
+    """
+
+    name: Literal["elementwise", "row", "column", "spectral", "whole tensor", "averaged", "own"] = (
+        "elementwise"
+    )
+    rows: float = 0.0
+    columns: float = 0.0
+    tall: float = 0.0
+    eps_rows: float = 0.0
+    eps_columns: float = 0.0
+
+    @property
+    def constant(self) -> bool:
+        """Entries of a step are of the same size in every shape."""
+        return not (self.rows or self.columns or self.tall)
+
+    def entry(self, shape: tuple[int, ...]) -> float:
+        """Size of a step's entries, up to a constant.
+
+        >>> Shape("spectral", 0.5, 0.5).entry((4, 16)), Shape("row", columns=0.5).entry((4, 16))
+        (0.125, 0.25)
+        """
+        rows, columns = _flat(shape)
+        return rows**-self.rows * columns**-self.columns * max(1.0, rows / columns) ** self.tall
+
+    def norm(self, shape: tuple[int, ...]) -> float:
+        """Size of the number that eps is compared with, up to a constant."""
+        rows, columns = _flat(shape)
+        return rows**self.eps_rows * columns**self.eps_columns
+
+
+def _flat(shape: tuple[int, ...]) -> tuple[int, int]:
+    return (shape[0] if shape else 1), math.prod(shape[1:])
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """How an optimizer answers to a change of scale (docs/theory.md, equation (3)) and of shape.
+
+    Args:
+        rate: "u/s" where the step follows the gradient, "u" where it is normalised, "u/init" where it is also in
+            units of the parameter, "spectral" where it is normalised and takes matrices only (Muon).
         decay: "ratio" (L2 beside a gradient step), "coupled" (L2 inside a normalised step) or "decoupled".
         eps: power of s that its eps follows; 0 where it has none.
+        shape: how a step's entries move with the shape of a matrix.
+        vectors, kernels: the law for tensors of one dimension, and of four, where it is another one.
     """
 
     name: str
-    rate: Literal["u/s", "u", "spectral"]
+    rate: Literal["u/s", "u", "u/init", "spectral"]
     decay: Literal["ratio", "coupled", "decoupled"]
     eps: int
+    shape: Shape = Shape()
+    vectors: Family | None = None
+    kernels: Family | None = None
 
+    def of(self, shape: tuple[int, ...]) -> Family:
+        """The law for a tensor of this shape.
+
+        Raises:
+            OptimizerError: the law was not measured for so many dimensions and depends on them.
+        """
+        if len(shape) < 2:
+            return self.vectors or self
+        if len(shape) == 2 or self.rate == "spectral":
+            return self
+        law = self.kernels or self
+        if len(shape) != 4 and not (law.shape.constant and self.shape.constant):
+            raise OptimizerError(
+                f"a law must be measured for as many dimensions as the tensor has: {self.name} mixes entries "
+                f"({self.shape.name} on matrices) and its law is known for 1, 2 and 4 dimensions, not for {shape}. "
+                "Train this tensor with torch.optim.AdamW beside it: choose with only=."
+            )
+        return law
+
+
+MUON = {  # torch.optim.Muon: a spectral step times its own factor on the shape (docs/theory.md, equation (14))
+    "original": Shape("spectral", 0.5, 0.5, 0.5, 0.5, 0.5),  # max(1, rows/columns)^1/2
+    "match_rms_adamw": Shape("spectral", 0.5, 0.0, 0.5, 0.5, 0.5),  # 0.2 max(rows, columns)^1/2
+}
 
 FAMILIES: dict[str, Family] = {
     "SGD": Family("SGD", "u/s", "ratio", 0),
@@ -279,7 +355,7 @@ FAMILIES: dict[str, Family] = {
     "Adagrad": Family("Adagrad", "u", "coupled", 1),
     "Adadelta": Family("Adadelta", "u/s", "coupled", 2),
     "Lion": Family("Lion", "u", "decoupled", 0),
-    "Muon": Family("Muon", "spectral", "decoupled", 1),
+    "Muon": Family("Muon", "spectral", "decoupled", 1, MUON["original"], Family("Muon", "u", "decoupled", 1)),
 }
 
 REFUSED = {
@@ -288,7 +364,9 @@ REFUSED = {
         "AdamW with warmup."
     ),
     "Adafactor": (
-        "its rate depends on the parameter's own size, so a folded parameter trains differently. Use AdamW."
+        "its step is a part of the parameter's rms but at least 1e-3 in absolute units, so what starts near "
+        "zero trains differently when it is stored at another scale, and its rate is min(lr, 1/sqrt(t)). Use "
+        "AdamW."
     ),
     "LBFGS": (
         "it mixes all parameters into one line search, which has no per-parameter rate. Use SGD or AdamW."
@@ -316,6 +394,11 @@ def family_of(name: str, hyper: Mapping[str, Any]) -> Family | None:
     family = FAMILIES.get(name)
     if family is not None and hyper.get("decoupled_weight_decay"):
         family = dataclasses.replace(family, decay="decoupled")
+    if family is not None and name == "Muon":
+        fn = hyper.get("adjust_lr_fn") or "original"
+        if fn not in MUON:
+            raise InputError(f"adjust_lr_fn must be 'original', 'match_rms_adamw' or None: got {fn!r}.")
+        family = dataclasses.replace(family, shape=MUON[fn])
     return family
 
 
@@ -328,47 +411,41 @@ class Factors:
     eps: float = 1.0
 
 
-def factors(
-    family: Family, scales: Scales, *, m_in: float = 1.0, m_out: float = 1.0, adjust: float = 1.0
-) -> Factors:
+def factors(family: Family, scales: Scales, *, entry: float = 1.0, norm: float = 1.0) -> Factors:
     """The optimizer's numbers for one parameter (docs/theory.md, equation (7)).
 
     Args:
-        m_in, m_out: width ratios, for a spectral rate.
-        adjust: adj(base shape) / adj(shape), the optimizer's own shape factor, for a spectral rate.
+        entry: `Shape.entry` of the shape over that of the base's: what the optimizer does to a step by itself.
+        norm: `Shape.norm`, the same ratio.
 
     >>> factors(FAMILIES["SGD"], Scales(0.5, 0.25, 0.25))
     Factors(lr=1.0, weight_decay=1.0, eps=1.0)
     >>> factors(FAMILIES["AdamW"], Scales(0.5, 0.25, 0.25))
     Factors(lr=0.25, weight_decay=4.0, eps=0.25)
+    >>> factors(FAMILIES["Muon"], Scales(0.5, 0.25, 0.25), entry=0.25).lr   # hidden, 4 times as wide
+    1.0
     """
     init, u, s = scales.init, scales.u, scales.s
     if family.rate == "u/s":
         lr = u / s
-    elif family.rate == "u":
-        lr = u
+    elif family.rate == "u/init" and init > 0:
+        lr = u / init
     else:
-        lr = u * (m_in * m_out) ** 0.5 * adjust
-    if family.decay == "decoupled":
+        lr = u
+    lr /= entry
+    if family.decay != "coupled":
         decay = 1 / lr
-    elif family.decay == "coupled" and init > 0:
-        decay = s / init
-    else:  # beside a gradient step; also what starts at zero, whose size is that of its updates
-        decay = s / u
-    # A spectral optimizer compares its eps with the norm of the whole gradient, not with one entry.
-    size = (m_in * m_out) ** 0.5 if family.rate == "spectral" else 1.0
-    return Factors(lr, decay, (s * size) ** family.eps if family.eps else 1.0)
+    else:  # what starts at zero has the size of its updates
+        decay = s / (init if init > 0 else u)
+    return Factors(lr, decay, (s * norm) ** family.eps if family.eps else 1.0)
 
 
-def muon_adjust(shape: tuple[int, ...], adjust_lr_fn: str | None) -> float:
-    """torch.optim.Muon's own factor on the rate of a matrix of this shape (docs/theory.md, equation (14)).
+def factors_for(family: Family, scales: Scales, shape: tuple[int, ...], base: tuple[int, ...]) -> Factors:
+    """The optimizer's numbers for a parameter of this shape, from one of the base's shape.
 
-    >>> muon_adjust((8, 2), None), muon_adjust((25, 4), "match_rms_adamw")
-    (2.0, 1.0)
+    >>> factors_for(FAMILIES["Muon"], Scales(0.5, 0.25, 0.25), (64, 64), (16, 16))
+    Factors(lr=1.0, weight_decay=1.0, eps=1.0)
     """
-    rows, columns = shape[:2]
-    if adjust_lr_fn in (None, "original"):
-        return max(1.0, rows / columns) ** 0.5
-    if adjust_lr_fn == "match_rms_adamw":
-        return 0.2 * max(rows, columns) ** 0.5
-    raise InputError(f"adjust_lr_fn must be 'original', 'match_rms_adamw' or None: got {adjust_lr_fn!r}.")
+    own = family.of(shape)
+    entry = own.shape.entry(shape) / own.shape.entry(base)
+    return factors(own, scales, entry=entry, norm=own.shape.norm(shape) / own.shape.norm(base))
