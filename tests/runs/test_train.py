@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+import trimtab
 from trimtab import cli
 from trimtab.errors import InputError
 from trimtab.runs.config import RunConfig, decay, rate
@@ -340,3 +341,20 @@ def test_the_checkpoint_of_another_configuration_is_said(tmp_path):
     assert (
         not other.losses and "another configuration" in other.said[0] and not Run(SMALL, tmp_path / "c").said
     )
+
+
+def test_a_check_refuses_the_targets_that_a_run_refuses():
+    """Five classes of 5 x 5 pixels: the classes may be on the second axis or on the last."""
+    from trimtab.runs.losses import cross_entropy
+
+    inputs, target = torch.randn(2, 1, 5, 5), torch.zeros(2, 5, 5, dtype=torch.long)
+    with pytest.raises(InputError, match="one class per output row") as refused:
+        cross_entropy(torch.zeros(2, 5, 5, 5), (inputs, target))
+
+    def build(width, depth):
+        layers = [torch.nn.Conv2d(1, width, 1), torch.nn.ReLU(), torch.nn.Conv2d(width, 5, 1)]
+        return torch.nn.Sequential(*layers)
+
+    with pytest.raises(InputError) as checked:
+        trimtab.check(build, [4, 8], [1], base=(4, 1), data=lambda step: (inputs, target), lr=0.1, steps=1)
+    assert str(refused.value) in str(checked.value)
