@@ -33,7 +33,16 @@ def carried_by_readout(sizes: Sequence[Size]) -> list[Size] | None:
             return None
         (fold,) = folds or {1.0}
         rows = {n: _moved(row, fold, n in mine, n in s.survey.scored) for n, row in s.rows.rows.items()}
-        p = Parametrization(rows, s.rows.branches, s.rows.depth, s.rows.scheme, s.rows.gamma0, s.rows.width)
+        p = Parametrization(
+            rows=rows,
+            branches=s.rows.branches,
+            depth=s.rows.depth,
+            scheme=s.rows.scheme,
+            gamma0=s.rows.gamma0,
+            width=s.rows.width,
+            notes=[],
+            aliases={},
+        )
         found.append(dataclasses.replace(s, rows=p))
     return (
         found
