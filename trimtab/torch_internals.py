@@ -1,5 +1,4 @@
-"""Every part of torch that is not public and that trimtab uses, each with its reason. Nothing else may reach
-for one.
+"""What trimtab uses of torch that is not public, each with its reason. No other file uses such parts.
 
 tests/structure/test_torch_internals.py says in a plain sentence what torch has changed when one of them goes.
 """

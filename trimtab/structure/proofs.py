@@ -77,8 +77,7 @@ def _tolerance(trace: Trace, tail: Tail, target: int) -> float:
 
 
 def _everywhere(trace: Trace, tail: Tail, ancestors: int, others: int) -> list[Site]:
-    """Every use of the tail's parameters behind the target, not only the one the walk met: the fold scales
-    the tensor.
+    """Every use of the tail's parameters behind the target: a fold scales the whole tensor.
 
     Uses that the other side (`others`) depends on belong to earlier rounds of a shared layer.
     """
@@ -91,8 +90,7 @@ def _everywhere(trace: Trace, tail: Tail, ancestors: int, others: int) -> list[S
 
 
 def proves(trace: Trace, tail: Tail, target: int, ancestors: int, others: int) -> bool:
-    """Scale the tail by c and see the target scale by c. Zeros are replaced by noise, or they would prove
-    nothing."""
+    """Scale the tail by c and see the target scale by c. Zeros prove nothing, so noise replaces them."""
     start: dict[Site, Tensor] = {}
     for site in _everywhere(trace, tail, ancestors, others):
         p = trace.tensor(trace.params[site.name]).detach()
