@@ -1,5 +1,4 @@
-"""Every part of torch that is not public and that trimtab uses, each with its reason. Nothing else may reach
-for one.
+"""What trimtab uses of torch that is not public, each with its reason. No other file uses such parts.
 
 tests/structure/test_torch_internals.py says in a plain sentence what torch has changed when one of them goes.
 """
@@ -27,12 +26,12 @@ WRAPPER_PREFIXES = (f"{COMPILED}.", "_fsdp_wrapped_module.", "_checkpoint_wrappe
 RunningNorm = nn.modules.batchnorm._NormBase
 # A view that vmap records where reshape would do: removed from a fleet's graph.
 UNSAFE_VIEW = aten._unsafe_view.default
-# They update their running statistics although their schema does not say so.
-MUTATING_NORMS = frozenset({aten.native_batch_norm.default, aten._native_batch_norm_legit.default})
+# Updates its running statistics although its schema does not say so.
+UNDECLARED_WRITE = aten.native_batch_norm.default
 
 __all__ = [
     "COMPILED",
-    "MUTATING_NORMS",
+    "UNDECLARED_WRITE",
     "UNSAFE_VIEW",
     "WRAPPER_PREFIXES",
     "DispatchMode",
@@ -79,7 +78,7 @@ def functional(op: Any) -> Any:
 
 def mutates(op: Any) -> bool:
     """Whether running an operation again would change its arguments."""
-    return op in MUTATING_NORMS or bool(getattr(getattr(op, "_schema", None), "is_mutable", False))
+    return op is UNDECLARED_WRITE or bool(getattr(getattr(op, "_schema", None), "is_mutable", False))
 
 
 def is_pointwise(op: Any) -> bool:

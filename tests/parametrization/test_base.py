@@ -116,7 +116,8 @@ SEEDS = [*range(6), *(pytest.param(seed, marks=pytest.mark.full) for seed in ran
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_never_scales_twice_whichever_experts_are_visited(seed):
-    """The rescaled router sends tokens elsewhere: what an expert is must not depend on whether this draw visits it."""
+    """The rescaled router sends tokens elsewhere: what an expert is must not depend on whether this draw
+    visits it."""
     case = CASES["experts-not-all-visited"]
     torch.manual_seed(seed)
     model, base = case.build(32, 4), case.build(16, 2)
@@ -162,7 +163,8 @@ def test_sp_changes_nothing_at_any_size():
 
 
 class WithAuxiliaryHead(nn.Module):
-    """A second head that only training uses, behind a BatchNorm: the forward must be looked at in training mode too."""
+    """A second head that only training uses, behind a BatchNorm: the forward must be looked at in training
+    mode too."""
 
     def __init__(self, n):
         super().__init__()

@@ -1,10 +1,10 @@
 """Folded training is the training of the explicit-multiplier network, to rounding.
 
-The reference is written here, by hand: the same architecture with every multiplier literal in its forward (branch
-times m_L^-alpha, readout times 1/m, hidden weights times m^-1/2, scores over d instead of sqrt(d)), weights stored at
-the base's scale, and the rates of the literature: for SGD one rate eta_0 m for everything (arXiv 2309.16620: eta =
-eta_0 gamma_0^2 N), m_L^(2 alpha - 1) more in blocks; for normalised optimizers the update wanted, divided by the
-multiplier. Nothing of it is taken from the library.
+The reference is written here, by hand: the same architecture with every multiplier literal in its forward
+(branch times m_L^-alpha, readout times 1/m, hidden weights times m^-1/2, scores over d instead of sqrt(d)),
+weights stored at the base's scale, and the rates of the literature: for SGD one rate eta_0 m for everything
+(arXiv 2309.16620: eta = eta_0 gamma_0^2 N), m_L^(2 alpha - 1) more in blocks; for normalised optimizers the
+update wanted, divided by the multiplier. Nothing of it is taken from the library.
 """
 
 import math
@@ -33,7 +33,7 @@ class SignDescent(torch.optim.Optimizer):
                 p.mul_(1 - group["lr"] * group["weight_decay"]).sub_(group["lr"] * p.grad.sign())
 
 
-# -- networks: `c` holds the explicit multipliers; at base all of them are 1 ---------------------------------------------
+# -- networks: `c` holds the explicit multipliers; at base all of them are 1 ---------------------------------
 
 
 class Ones(dict):
@@ -152,7 +152,8 @@ OPTIMIZERS = {
 
 
 def effective(name, kind, m, m_L, alpha):
-    """(forward multiplier, wanted update, gradient scale) of one tensor of the explicit network, from the literature."""
+    """(forward multiplier, wanted update, gradient scale) of one tensor of the explicit network, from the
+    literature."""
     tail = {"mlp": "second", "conv-bn": "norm2"}.get(kind)
     is_tail = (tail in name.split(".")) if tail else any(part in ("out", "down") for part in name.split("."))
     in_block = any(part in name for part in ("first", "second", "conv1", "conv2", "norm1", "norm2", "blocks"))
@@ -172,7 +173,8 @@ def effective(name, kind, m, m_L, alpha):
 
 
 def reference_groups(model, kind, m, m_L, alpha, cls, hyper):
-    """One group per parameter of the explicit network; `lr` etc. act on the stored tensor theta = effective / a."""
+    """One group per parameter of the explicit network; `lr` etc. act on the stored tensor theta = effective /
+    a."""
     groups = []
     for name, p in model.named_parameters():
         a, u, s = effective(name, kind, m, m_L, alpha)
@@ -270,7 +272,8 @@ def test_folded_training_is_the_explicit_network(kind, opt, scheme, clip):
 
 
 def clip_explicit(model, kind, m, m_L, alpha, max_norm):
-    """Clipping by the norm the rule says is the same at every size: in the explicit network weighted by its SGD rate."""
+    """Clipping by the norm the rule says is the same at every size: in the explicit network weighted by its
+    SGD rate."""
     total = 0.0
     for name, theta in model.named_parameters():
         a, u, s = effective(name, kind, m, m_L, alpha)
@@ -286,7 +289,8 @@ def compare_motion(start, folded, explicit, multiplier):
     for name in start:
         kind = template(name)
         if kind.endswith(".k.bias"):
-            continue  # a key's bias shifts all scores alike: its gradient is identically zero, outputs compare it
+            # a key's bias shifts all scores alike: its gradient is identically zero, outputs compare it
+            continue
         moved = (folded[name] - start[name]).detach()
         error = (folded[name] - multiplier[name] * explicit[name]).detach()
         if kind.endswith(".qkv.bias"):

@@ -1,4 +1,5 @@
-"""Published families, unmodified: every branch found and verified, every parameter with a role, the right start.
+"""Published families, unmodified: every branch found and verified, every parameter with a role, the right
+start.
 
 The numbers are those of docs/theory.md, equations (6) to (12),
 worked out here for width x 2 and depth x 2 at alpha = 1/2, not taken from the code.
@@ -153,7 +154,8 @@ def test_attention_pooling_by_a_learned_query():
 
 @pytest.mark.parametrize("seed", range(6))
 def test_few_numbers_tell_the_law(seed):
-    """T5's relative positions: 128 numbers at width^-1/2. Under every scheme, at a size where one draw in four did not tell."""
+    """T5's relative positions: 128 numbers at width^-1/2. Under every scheme, at a size where one draw in
+    four did not tell."""
     build, example, _, _ = FAMILIES["t5"]
     torch.manual_seed(seed)
     p = trimtab.parametrize(build(128, 2), build(64, 2), scheme="completep", example=example)
@@ -162,7 +164,8 @@ def test_few_numbers_tell_the_law(seed):
 
 
 def test_a_constant_that_meta_hides():
-    """Gemma keeps sqrt(width) in a buffer, which has no value on meta: read off its module, or asked for, and never missed."""
+    """Gemma keeps sqrt(width) in a buffer, which has no value on meta: read off its module, or asked for, and
+    never missed."""
     build, example, _, _ = FAMILIES["gemma2"]
     with torch.device("meta"):
         empty = build(64, 4)
@@ -208,7 +211,8 @@ def test_reloaded_is_the_same_model(tmp_path):
 
 
 def test_trainer_with_the_optimizer_handed_over(tmp_path):
-    """HF Trainer makes its own optimizer unless given one; given ours, the factors survive its schedule and its steps."""
+    """HF Trainer makes its own optimizer unless given one; given ours, the factors survive its schedule and
+    its steps."""
     pytest.importorskip("accelerate", reason="the [hf] extra is not installed")
     import transformers as T
 
@@ -241,7 +245,8 @@ def test_trainer_with_the_optimizer_handed_over(tmp_path):
 
 @pytest.mark.parametrize("name", ["resnet", "resnet-bottleneck", "regnet"])
 def test_every_convolution_of_a_stage_has_a_twin_of_its_kind(name):
-    """The first block of a stage widens, so its fan-in is no measure of the next block's: all ratios are 1 or 2."""
+    """The first block of a stage widens, so its fan-in is no measure of the next block's: all ratios are 1 or
+    2."""
     build, example, *_ = FAMILIES[name]
     p = trimtab.parametrize(build(64, 4), build(32, 2), example=example)
     assert {m for row in p.rows.values() for m in (row.m_in, row.m_out)} == {1.0, 2.0}

@@ -1,4 +1,5 @@
-"""Published families move alike at every size: slopes of the first five steps within 0.15 over 4x width and 8x depth.
+"""Published families move alike at every size: slopes of the first five steps within 0.15 over 4x width and
+8x depth.
 
 AdamW 1e-3, mean of three seeds; `movement` has the set-up and says what in it matters.
 """

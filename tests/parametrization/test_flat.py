@@ -1,11 +1,12 @@
 """The first steps move the network by the same amount at every size.
 
-RMS change, on a fixed probe batch, of the residual stream before the head and of the logits, after 1 to 5 steps, mean of
-three seeds, in train mode. Over 8x width and 8x depth its log-log slope is within 0.15 of 0; under `sp` it is not.
+RMS change, on a fixed probe batch, of the residual stream before the head and of the logits, after 1 to 5
+steps, mean of three seeds, in train mode. Over 8x width and 8x depth its log-log slope is within 0.15 of 0;
+under `sp` it is not.
 
-The residual MLP's branches carry a constant 0.3: at alpha = 1 the random part of the branches vanishes with depth, and a
-three-block base that has much of it starts from larger features than its deep limit (slope -0.28 at constant 1, -0.18 at
-3^-1/2: a property of the base, not of the rule).
+The residual MLP's branches carry a constant 0.3: at alpha = 1 the random part of the branches vanishes with
+depth, and a three-block base that has much of it starts from larger features than its deep limit (slope -0.28
+at constant 1, -0.18 at 3^-1/2: a property of the base, not of the rule).
 """
 
 import math

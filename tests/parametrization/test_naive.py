@@ -1,7 +1,9 @@
-"""What a naive rule would do to published models, beside what is right: the two differ, and ours is the second.
+"""What a naive rule would do to published models, beside what is right: the two differ, and ours is the
+second.
 
-All at width x 2 and depth x 2, depth-mup (alpha = 1/2). "Naive" is what public code does: trust the model's own draw, the
-stored shape, the class's name, or the number of tensors. `right` is worked out from the theory, not from the code.
+All at width x 2 and depth x 2, depth-mup (alpha = 1/2). "Naive" is what public code does: trust the model's
+own draw, the stored shape, the class's name, or the number of tensors. `right` is worked out from the theory,
+not from the code.
 """
 
 import math
@@ -30,21 +32,24 @@ def close(a, b):
 
 
 def test_fixed_std_init():
-    """Llama draws everything at std 0.02 whatever the width: leaving its draw alone starts hidden weights sqrt(2) too large."""
+    """Llama draws everything at std 0.02 whatever the width: leaving its draw alone starts hidden weights
+    sqrt(2) too large."""
     row = family("llama-gqa")["model.layers.0.mlp.gate_proj.weight"]
     naive, right = 1.0, R
     assert close(row.rescale, right) and not close(row.rescale, naive)
 
 
 def test_depth_scaled_init():
-    """GPT-2 divides its residual projections' draw by sqrt(2L) itself: folding 2^-1/2 once more would count depth twice."""
+    """GPT-2 divides its residual projections' draw by sqrt(2L) itself: folding 2^-1/2 once more would count
+    depth twice."""
     row = family("gpt2")["transformer.h.0.mlp.c_proj.weight"]
     naive, right = R * R, R  # fan-in and depth, against fan-in alone
     assert close(row.rescale, right) and not close(row.rescale, naive)
 
 
 def test_conv1d_orientation():
-    """GPT-2's Conv1D stores (in, out). Widening only the MLP's inner size: the first matrix has the old fan-in, the second the new."""
+    """GPT-2's Conv1D stores (in, out). Widening only the MLP's inner size: the first matrix has the old
+    fan-in, the second the new."""
     import transformers
 
     def build(inner):
@@ -63,7 +68,8 @@ def test_conv1d_orientation():
 
 
 def test_tied_embeddings():
-    """A tied head cannot be given the readout's 1/m: the embedding is the same tensor. The fold goes into the final norm."""
+    """A tied head cannot be given the readout's 1/m: the embedding is the same tensor. The fold goes into the
+    final norm."""
     p = family("gpt2")
     naive, right = 0.5, 1.0
     assert p["transformer.wte.weight"].init == right != naive
@@ -71,7 +77,8 @@ def test_tied_embeddings():
 
 
 def test_own_residual_multipliers():
-    """A model that divides its branches by sqrt(depth) itself (MiniCPM's scale_depth): nothing is left to fold."""
+    """A model that divides its branches by sqrt(depth) itself (MiniCPM's scale_depth): nothing is left to
+    fold."""
 
     class Net(nn.Module):
         def __init__(self, width, depth, own):
@@ -95,7 +102,8 @@ def test_own_residual_multipliers():
 
 
 def test_gains_stored_as_one_plus_w():
-    """Gemma multiplies by 1 + w with w = 0: scaling w changes nothing, the fold has to shift it to 2^-1/2 - 1."""
+    """Gemma multiplies by 1 + w with w = 0: scaling w changes nothing, the fold has to shift it to 2^-1/2 -
+    1."""
     build, example, _, _ = FAMILIES["gemma2"]
     model = build(64, 4)
     trimtab.parametrize(model, build(32, 2), example=example)
@@ -127,7 +135,8 @@ class Attention(nn.Module):
     ("power", "right"), [(0.5, R), (1.0, 1.0), (0.0, 0.5)], ids=["over sqrt(d)", "over d already", "no scale"]
 )
 def test_attention_scales(power, right):
-    """Logits want 1/d: fold = wanted over what the model does itself. Naive: 2^-1/2 whatever the model does."""
+    """Logits want 1/d: fold = wanted over what the model does itself. Naive: 2^-1/2 whatever the model
+    does."""
     p = trimtab.parametrize(Attention(64, power), Attention(32, power), example=torch.randn(2, 5, 8))
     fold = p["q.weight"].init / p["k.weight"].init
     assert close(fold, right)
@@ -136,7 +145,8 @@ def test_attention_scales(power, right):
 
 
 def test_shared_layers():
-    """ALBERT uses one layer at every depth: its gradient is a sum over twice the uses, and its updates add up coherently (alpha = 1)."""
+    """ALBERT uses one layer at every depth: its gradient is a sum over twice the uses, and its updates add up
+    coherently (alpha = 1)."""
     row = family("albert")["albert.encoder.albert_layer_groups.0.albert_layers.0.ffn_output.weight"]
     naive, right = (
         (R * R, 1 / 4, 1 / 2),
@@ -148,7 +158,8 @@ def test_shared_layers():
 
 
 def test_routers():
-    """Mixtral's router maps the width to a fixed number of experts: an inner readout, 1/m at the start, not m^-1/2."""
+    """Mixtral's router maps the width to a fixed number of experts: an inner readout, 1/m at the start, not
+    m^-1/2."""
     row = family("mixtral")["model.layers.0.mlp.gate.weight"]
     naive, right = R, 0.5
     assert close(row.init, right) and not close(row.init, naive)

@@ -59,9 +59,21 @@ def test_rules_compose_over_sizes(kind, a, b, place, c, d, alpha):
 @many
 @given(ratio, ratio, ratio, ratio)
 def test_folding_changes_no_effective_number(init, u, s, a):
-    """Storing a theta: the start and the update grow by a, the gradient shrinks by a; torch's powers of a follow."""
+    """Storing a theta: the start and the update grow by a, the gradient shrinks by a; torch's powers of a
+    follow."""
     plain, folded = Scales(init, u, s), Scales(init, u, s).fold(a)
-    powers = {"SGD": (2, -2, 0), "Adam": (1, -2, -1), "AdamW": (1, -1, -1), "NAdam": (1, -2, -1), "RMSprop": (1, -2, -1), "Adamax": (1, -2, -1), "Adagrad": (1, -2, -1), "Adadelta": (2, -2, -2), "Lion": (1, -1, 0), "Muon": (1, -1, -1)}  # fmt: skip
+    powers = {
+        "SGD": (2, -2, 0),
+        "Adam": (1, -2, -1),
+        "AdamW": (1, -1, -1),
+        "NAdam": (1, -2, -1),
+        "RMSprop": (1, -2, -1),
+        "Adamax": (1, -2, -1),
+        "Adagrad": (1, -2, -1),
+        "Adadelta": (2, -2, -2),
+        "Lion": (1, -1, 0),
+        "Muon": (1, -1, -1),
+    }
     assert powers.keys() == FAMILIES.keys()
     for name, (lr, decay, eps) in powers.items():
         before, after = factors(FAMILIES[name], plain), factors(FAMILIES[name], folded)
@@ -81,8 +93,8 @@ def test_decay_per_step_is_the_same_at_every_size(init, u, s):
 @many
 @given(st.floats(1, 50), st.floats(1, 50))
 def test_forward_and_backward_sizes(m_in, m_out):
-    """A matrix at init keeps activations (fan_in init^2 <= 1) and, when it shrinks, does not blow up gradients; an update
-    of size u coherent with its input moves the output by fan_in u = 1 at every size."""
+    """A matrix at init keeps activations (fan_in init^2 <= 1) and, when it shrinks, does not blow up
+    gradients; an update of size u coherent with its input moves the output by fan_in u = 1 at every size."""
     scales = kind_scales("matrix", m_in, m_out)
     assert m_in * scales.init**2 <= 1 + 1e-9
     assert math.isclose(m_in * scales.u, 1.0, rel_tol=1e-9)
@@ -92,8 +104,8 @@ def test_forward_and_backward_sizes(m_in, m_out):
 @many
 @given(ratio, alphas)
 def test_depth_adds_up(m_L, alpha):
-    """L branches of variance init^2 (tail) add to O(1) at alpha = 1/2, and their coherent updates to O(1) at any alpha:
-    L x (tail's update) = 1 and L x (inner update) x (branch scale) = 1."""
+    """L branches of variance init^2 (tail) add to O(1) at alpha = 1/2, and their coherent updates to O(1) at
+    any alpha: L x (tail's update) = 1 and L x (inner update) x (branch scale) = 1."""
     tail, inner = place_scales("tail", m_L, alpha), place_scales("branch", m_L, alpha)
     assert math.isclose(m_L * tail.u, 1.0, rel_tol=1e-9)
     assert math.isclose(m_L * inner.u * tail.init, 1.0, rel_tol=1e-9)
@@ -105,7 +117,8 @@ def test_depth_adds_up(m_L, alpha):
 @many
 @given(ratio)
 def test_richness(gamma0):
-    """f moves by the readout's own update, by features' updates times 1/gamma0: both O(1), features by gamma0."""
+    """f moves by the readout's own update, by features' updates times 1/gamma0: both O(1), features by
+    gamma0."""
     readout, rest = richness_scales("weight", gamma0), richness_scales(None, gamma0)
     assert math.isclose(rest.u * readout.init, readout.u, rel_tol=1e-9)
     assert math.isclose(rest.u / rest.s, gamma0**2, rel_tol=1e-9)  # eta = eta_0 gamma^2
@@ -128,7 +141,8 @@ larger = st.floats(1, 50)
     larger,
 )
 def test_there_and_back_is_one(kind, m_in, m_out, place, m_L, alpha, uses, zero_tail, readout, gamma):
-    """Shrinking is the inverse of growing, for every number, whatever the kind, the place and the richness."""
+    """Shrinking is the inverse of growing, for every number, whatever the kind, the place and the
+    richness."""
 
     def scales(power):
         depth = place_scales(place, m_L**power, alpha, uses=uses**power, zero_tail=zero_tail)

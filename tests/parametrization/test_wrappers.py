@@ -102,7 +102,8 @@ def test_compile_fullgraph(plain):
     not any(map(shutil.which, ("g++", "clang++", "c++"))), reason="inductor needs a C++ compiler"
 )
 def test_compile_with_inductor():
-    """The default backend, in float64: its kernels sum in another order, so equal to 1e-6 of each tensor's size."""
+    """The default backend, in float64: its kernels sum in another order, so equal to 1e-6 of each tensor's
+    size."""
     runs = []
     for wrap in (lambda m: m, lambda m: torch.compile(m, fullgraph=True)):
         model, p = parametrized(depth=2)  # a cold compile takes its time for every block
@@ -220,7 +221,7 @@ def test_parameters_added_later_are_not_left_untrained():
     assert p.optimizer(torch.optim.AdamW, lr=1e-2)
 
 
-# -- trainers --------------------------------------------------------------------------------------------------------
+# -- trainers ------------------------------------------------------------------------------------------------
 
 
 def test_accelerate(plain):

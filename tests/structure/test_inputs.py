@@ -1,4 +1,4 @@
-"""A model file without example() or data(): inputs are read from the structure and said, or the cure is named at once."""
+"""A model file without example() or data(): inputs come from the structure, or the cure is named at once."""
 
 import json
 
@@ -22,14 +22,16 @@ class Block(nn.Module):
         self.fc = nn.Linear(n, n)
     def forward(self, h): return h + self.fc(torch.relu(h))
 def blocks(n, L): return nn.Sequential(*[Block(n) for _ in range(L)])
-def vectors(width, depth): return nn.Sequential(nn.Linear(6, width), blocks(width, depth), nn.Linear(width, 3))
-def numbers(width, depth): return nn.Sequential(nn.Linear(6, width), blocks(width, depth), nn.Linear(width, 1))
+def net(n, L, out): return nn.Sequential(nn.Linear(6, n), blocks(n, L), nn.Linear(n, out))
+def vectors(width, depth): return net(width, depth, 3)
+def numbers(width, depth): return net(width, depth, 1)
 class Tokens(nn.Module):
     def __init__(self, n, L):
         super().__init__()
         self.positions = nn.Parameter(torch.randn(12, n))
         self.tokens, self.blocks, self.head = nn.Embedding(65, n), blocks(n, L), nn.Linear(n, 65)
-    def forward(self, idx, targets=None): return self.head(self.blocks(self.tokens(idx) + self.positions[: idx.shape[1]]))
+    def forward(self, idx, targets=None):
+        return self.head(self.blocks(self.tokens(idx) + self.positions[: idx.shape[1]]))
 def tokens(width, depth): return Tokens(width, depth)
 class Two(nn.Module):
     def __init__(self, n):
@@ -191,7 +193,7 @@ def test_what_cannot_be_inferred_names_the_cure(mine, capsys):
     )  # all faults at once
 
 
-# -- build itself: the same words from every command -------------------------------------------------------------------
+# -- build itself: the same words from every command ---------------------------------------------------------
 
 WRONG = {
     "nothing": "returned None: end it with `return model`",

@@ -119,7 +119,8 @@ def test_stages_that_grow_differently():
 
 
 def test_a_one_layer_base_does_not_mislead():
-    """With one decoder layer the encoder's norm feeds one branch only; the deeper model shows that it feeds many."""
+    """With one decoder layer the encoder's norm feeds one branch only; the deeper model shows that it feeds
+    many."""
     case = CASES["encoder-decoder"]
     p = trimtab.parametrize(case.build(16, 4), case.build(16, 1), example=case.example)
     assert (p["enc_norm.weight"].u, p["enc_norm.weight"].s) == (1.0, 1.0)
@@ -127,7 +128,8 @@ def test_a_one_layer_base_does_not_mislead():
 
 
 def test_a_stage_of_one_block_is_no_twin_for_a_longer_one():
-    """The base's only block of the second stage widens; that of the model's second does not, so its fan-in ratio would be read as 4."""
+    """The base's only block of the second stage widens; that of the model's second does not, so its fan-in
+    ratio would be read as 4."""
     case = CASES["stages-of-blocks-called-alike"]
     with pytest.raises(trimtab.StructureError, match="give the base two blocks there"):
         trimtab.parametrize(case.build(32, 2), case.build(16, 1), example=case.example)

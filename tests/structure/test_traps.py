@@ -353,7 +353,8 @@ def test_a_gate_that_starts_closed():
 
 
 class TwoTerms(nn.Module):
-    """Scores with a second term, scaled together or each by itself (relative positions, decoupled rotary keys)."""
+    """Scores with a second term, scaled together or each by itself (relative positions, decoupled rotary
+    keys)."""
 
     def __init__(self, n, together):
         super().__init__()
@@ -462,7 +463,7 @@ def test_unused_numbers_do_not_block():
     assert p["spare"].rescale == 1.0 and any("not used" in n for n in p.notes)
 
 
-# -- targets smaller than their base ---------------------------------------------------------------------------------
+# -- targets smaller than their base -------------------------------------------------------------------------
 
 
 def fixed(model):
@@ -483,7 +484,8 @@ def plain_mlp(n, L=2):
     ids=["mlp", "transformer"],
 )
 def test_a_narrower_target_starts_as_its_base(build, example, body, draw):
-    """512 wide to 64: the stream's rms is the base's (0.35 of it by the rule for larger targets); 64 numbers x 3 seeds."""
+    """512 wide to 64: the stream's rms is the base's (0.35 of it by the rule for larger targets); 64 numbers
+    x 3 seeds."""
     sizes = [0.0, 0.0]
     for seed in range(3):
         torch.manual_seed(seed)
@@ -554,7 +556,7 @@ def test_a_shallower_target_needs_tails_too():
         two_sizes(lambda n, L: Net(n, [NoGain(fc=nn.Linear(n, n)) for _ in range(L)]), (16, 4), (16, 2))
 
 
-# -- numbers that are not to be touched ------------------------------------------------------------------------------
+# -- numbers that are not to be touched ----------------------------------------------------------------------
 
 
 class Quantised(nn.Module):

@@ -1,7 +1,7 @@
 """What the base says of how each parameter was drawn: its moments, and the laws that may explain the model's.
 
 The base is measured once, when a parametrization is made, so that a model that had no weights then (meta
-device) can be measured when it has (`init_measurement`).
+device) can be measured when it has (`init_measurement`). See docs/theory.md, equations (19) and (23).
 """
 
 from __future__ import annotations

@@ -254,8 +254,7 @@ def _shapes(graph: Graph, parts: Parts) -> object:
 
 
 def _by_shape(mine: Mapping[int, object], theirs: Mapping[int, object]) -> dict[int, int]:
-    """Branches spread evenly over the base's, sizes apart: the first block of a stage, which widens, is not
-    the others' twin.
+    """Branches spread evenly over the base's, by size: a stage's first block, which widens, is apart.
 
     >>> _by_shape({0: "16 to 32", 1: "32", 2: "32", 3: "32"}, {0: "8 to 16", 1: "16"})
     {0: 0, 1: 1, 2: 1, 3: 1}
@@ -276,7 +275,6 @@ def _widens(graph: Graph, index: int) -> bool:
 
 
 def _like_named(graph: Graph, name: str) -> int:
-    """How many parameters of the same block are called the same but for a number, used in this example or
-    not."""
+    """How many parameters of its block are called the same but for a number, used in this example or not."""
     home = block(name)
     return sum(template(n) == template(name) and (home is None or block(n) == home) for n in graph.uses)

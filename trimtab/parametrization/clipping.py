@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 
 def clip(params: Sequence[nn.Parameter], weights: Sequence[float], max_norm: float) -> Tensor:
-    """Scale the gradients in place so that their weighted norm is at most `max_norm`; the norm before is
-    returned.
+    """Scale the gradients in place to a weighted norm of at most `max_norm`; return the norm before.
 
     Args:
         weights: sqrt(u / s) of each parameter.

@@ -24,8 +24,7 @@ from trimtab.structure.trace import Node
 
 
 def on_branches(c: Comparison) -> list[Fold]:
-    """Folds that give each branch the base's factor, relative to its skip. All offset gains of tails are
-    among them."""
+    """Folds that give each branch the base's factor, relative to its skip, and all tails' gains 1 + w."""
     folds: list[Fold] = []
     done: set[str] = set()
     for r in c.model.residuals:
@@ -156,6 +155,5 @@ def _takers(graph: Graph, facts: Mapping[str, Facts], node: Node, ratio: float) 
 
 
 def _reads_out(graph: Graph, facts: Mapping[str, Facts], tail: Tail) -> bool:
-    """A tied weight may take up a constant of the embedding, not one of the readout: the other use would feel
-    it."""
+    """A tied weight may take up a constant of the embedding, but not one of the readout."""
     return any(facts[s.name].tied and graph.trace.nodes[s.node].name not in operations.LOOKUPS for s in tail)

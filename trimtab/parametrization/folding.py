@@ -58,8 +58,7 @@ def snapped(ratio: float, facts: Mapping[str, Facts]) -> float:
 
 
 def constants_between(graph: Graph, tail: Tail, value: int) -> frozenset[int]:
-    """Nodes between a tail's sites and the value that may multiply by a constant: part of the tail's own
-    factor."""
+    """Nodes between a tail's sites and the value that may multiply by a constant of the tail's own."""
     starts = [o for site in tail for o in graph.trace.nodes[site.node].outputs]
     return frozenset(
         node.index

@@ -205,8 +205,7 @@ def check_factors(optimizer: Any, expected: list[dict[str, float]], undecayed: s
 def _base_values(
     optimizer: Any, key: str, expected: list[dict[str, float]], undecayed: set[int]
 ) -> list[tuple[int, float]]:
-    """(group, its number over its factor); at lr = 0 (the first step of a warmup) `initial_lr` stands for
-    lr."""
+    """(group, its number over its factor); at lr = 0 (a warmup's first step) `initial_lr` stands for lr."""
     groups = optimizer.param_groups
     standing = key == "lr" and all(float(g["lr"]) == 0 for g in groups)
     bases: list[tuple[int, float]] = []
@@ -261,8 +260,7 @@ def check_rate(lr: Any) -> None:
 
 
 def _floor(optimizer: Any) -> float | None:
-    """The floor, over the base's rate, that a schedule holds all groups to: lr = c initial_lr + d in each, d
-    > 0."""
+    """The floor that a schedule holds all groups to, over the base's rate: d > 0 in lr = c initial_lr + d."""
     groups = [(float(g["initial_lr"]), float(g["lr"])) for g in optimizer.param_groups if "initial_lr" in g]
     base = float(optimizer.defaults.get("lr") or 0.0)
     (x0, y0), (x1, y1) = min(groups, default=(0.0, 0.0)), max(groups, default=(0.0, 0.0))

@@ -68,8 +68,7 @@ class Law:
 
 @dataclasses.dataclass(frozen=True)
 class Evidence:
-    """One measured ratio and the laws that might explain it. A law's name is "width part" or "width part
-    depth part"."""
+    """One measured ratio and the laws that might explain it, named "width" or "width depth"."""
 
     log_ratio: float
     sigma: float
@@ -115,8 +114,7 @@ class Evidence:
 
 
 def already(evidence: Sequence[Evidence], defaults: Sequence[bool]) -> bool | None:
-    """Was the whole model parametrized before? True, False (then AS_WANTED explains nothing), or None: look
-    at each.
+    """Was the whole model parametrized before? True, False (AS_WANTED explains none) or None (look at each).
 
     A model is parametrized as a whole, so tensors that could not tell alone are told by the others.
 
@@ -134,17 +132,15 @@ def already(evidence: Sequence[Evidence], defaults: Sequence[bool]) -> bool | No
 
 
 def in_company(one: Evidence, company: Sequence[Evidence]) -> str | None:
-    """The law of a tensor too small to tell alone, from all tensors of its sort: one width law, depth as each
-    likes."""
+    """The law of a tensor with too few numbers, from all tensors of its sort: one width law, any depth."""
     scores: dict[str, float] = {}
-    # in order: of equals the first wins
+    # In the order of the laws, so that the first of equals wins: the order of a set is chance.
     for width in dict.fromkeys(law.partition(" ")[0] for law in one.laws):
         total = 0.0
         for e in company:
             total += min((e.score(law) for law in e.laws if law.partition(" ")[0] == width), default=math.inf)
-        once = (
-            max(0.0, one.laws[width].rarity) if width in one.laws else 0.0
-        )  # a prior counts once, however many follow the law
+        # A prior counts once, however many follow the law.
+        once = max(0.0, one.laws[width].rarity) if width in one.laws else 0.0
         scores[width] = total - (len(company) - 1) * once
     best = min(scores, key=lambda w: scores[w])
     own = {law: v for law, v in one.laws.items() if law.partition(" ")[0] == best}
@@ -176,9 +172,8 @@ def torch_default(moments: Moments, largest: float, fan: float) -> bool:
     off = moments.log_rms - math.log(fan**-0.5 / math.sqrt(3))
     if moments.count > 3 and moments.variance < 1e-3 / moments.count:
         return False  # all of one size: set, not drawn
-    low = (
-        4 * sigma + 4 / moments.count + FLOOR
-    )  # few numbers are skewed: their rms is more often far too small
+    # Few numbers are skewed: their rms is more often far too small.
+    low = 4 * sigma + 4 / moments.count + FLOOR
     return largest <= fan**-0.5 * (1 + 2**-8) and -low <= off <= 4 * sigma + FLOOR
 
 

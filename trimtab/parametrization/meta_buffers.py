@@ -16,8 +16,7 @@ from trimtab.parametrization.names import template
 
 
 def numbers(model: nn.Module, base: nn.Module) -> dict[str, float]:
-    """{buffer name: value} for buffers of one element on meta whose module has their value as a float of its
-    own.
+    """{name: value} for buffers of one element on meta whose module has their value as a float of its own.
 
     >>> import torch
     >>> class Scaled(nn.Linear):

@@ -124,8 +124,7 @@ def _first_three(names: list[str]) -> str:
 
 
 def random_share(graph: Graph) -> float:
-    """The part of the stream's variance that its branches add at the start, of the stack where it is
-    largest."""
+    """The part of the stream's variance that its branches add at the start, in the stack with the most."""
     stacks: dict[int, list[Residual]] = {}
     for r in graph.residuals:
         if r.kind != "post-norm" and not graph.network.enclosing(r.index):

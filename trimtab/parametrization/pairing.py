@@ -83,8 +83,7 @@ def _refuse_lost_branches(model: Graph, base: Graph) -> None:
 
 
 def _refuse_idle_blocks(graph: Graph) -> None:
-    """A numbered block that did not run, beside blocks that did: skipped by chance or condition, not
-    countable."""
+    """A numbered block that did not run, beside blocks that did, makes the depth unknown."""
     ran: dict[str, bool] = {}
     branched: set[str] = set()
     for name, uses in graph.uses.items():
@@ -107,8 +106,7 @@ def _refuse_idle_blocks(graph: Graph) -> None:
 def _pair_rest(
     model: Graph, base: Graph, places: Places, paired: Mapping[str, str], unscaled: tuple[str, ...]
 ) -> tuple[dict[str, str], list[str]]:
-    """All twins, with what is in no branch of its own: one to one, except on streams and in unused
-    siblings."""
+    """All twins, those outside branches too: one to one, except on streams and for unused siblings."""
     twin = {**paired, **_twins_of_siblings(model, paired)}
     for how in (template, loose_template):
         twin |= _twins_by_name(model, base, places, twin, unscaled, how)
@@ -169,8 +167,7 @@ def _may_differ_in_number(model: Graph, places: Places, name: str, unscaled: tup
 def _twins_of_the_rest(
     model: Graph, base: Graph, paired: Mapping[str, str]
 ) -> tuple[dict[str, str], list[str]]:
-    """What was paired neither by structure nor by uses: by its very name, or like an expert that was
-    visited."""
+    """What is still without a twin: the parameter of its very name, or that of an expert that was visited."""
     twin = dict(paired)
     faults: list[str] = []
     taken = set(paired.values())

@@ -19,8 +19,7 @@ from trimtab.structure.graph import Graph
 
 @dataclasses.dataclass(frozen=True)
 class Branch:
-    """A residual branch: `kind` of its shortcut, the `tail` its multiplier is folded into, all its
-    `parameters`."""
+    """A residual branch: its shortcut's `kind`, the `tail` its multiplier folds into, its `parameters`."""
 
     name: str
     kind: str

@@ -33,8 +33,7 @@ def agreed_places(model: Graph, base: Graph) -> tuple[Places, Places]:
 
 
 def _places(graph: Graph) -> Places:
-    """Each parameter's place; norms that stand on the stream in one block stand there in all (the last
-    too)."""
+    """Each parameter's place; norms that stand on the stream in one block stand there in all."""
     places = {name: graph.place(name) for name in graph.uses}
     keys = {name: (template(name), use_signature(graph, name)) for name in places}
     streams = {

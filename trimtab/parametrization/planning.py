@@ -39,8 +39,7 @@ DRAWS = 4  # of a model whose law one draw does not tell
 
 
 def of_draws(drawn: Callable[[int], tuple[nn.Module, nn.Module]], **options: Any) -> Parametrization:
-    """`parametrize` of a model that can be drawn anew: a law is the code's, so where one draw does not tell
-    it the next may.
+    """`parametrize` of a model that can be drawn anew: where one draw does not show the law, the next may.
 
     Args:
         drawn: seed -> (model, base).
@@ -235,8 +234,7 @@ def _plan(
 
 
 def _without_integers(rows: Mapping[str, Row], model: nn.Module) -> tuple[dict[str, Row], list[str]]:
-    """Numbers that are not floating point (quantised weights, indices, masks) stay as they are: rows of ones,
-    a note."""
+    """Numbers that are not floating point (quantised, indices, masks) stay: rows of ones, a note."""
     names = [name for name, q in model.named_parameters() if name in rows and not adjustable(q)]
     ones = {
         n: dataclasses.replace(rows[n], init=1.0, u=1.0, s=1.0, fold=1.0, override=(), multipliers=())
@@ -254,8 +252,7 @@ def _without_integers(rows: Mapping[str, Row], model: nn.Module) -> tuple[dict[s
 
 
 def _ask_for_starts(facts: Mapping[str, Facts], rows: Mapping[str, Row], said: Overrides) -> None:
-    """A matrix that grows in one dimension and shrinks in the other has no rule: its init is the user's to
-    say.
+    """A matrix that grows in one dimension and shrinks in the other has no rule: the user says its init.
 
     Raises:
         InputError: with the matrices and an override that can be pasted.
@@ -290,8 +287,7 @@ def _ask_for_starts(facts: Mapping[str, Facts], rows: Mapping[str, Row], said: O
 
 
 def _depth(ratios: Mapping[str, float]) -> float | dict[str, float]:
-    """m_L: one number where all stacks grow alike, else by stack; stacks numbered alike that grow alike share
-    a line.
+    """m_L: one number where all stacks grow alike, else by stack; stacks named and grown alike share a line.
 
     >>> _depth({"stages.0": 1.5, "stages.1": 2.0})
     {'stages.0': 1.5, 'stages.1': 2.0}
@@ -318,8 +314,7 @@ def _pattern(name: str) -> str:
 
 
 def _unfoldable(c: Comparison) -> list[str]:
-    """Parameters of branches that cannot be scaled and need not be: as many in the base, so they are no
-    depth.
+    """Parameters of branches that cannot be scaled and need not be: the base has as many.
 
     Raises:
         StructureError: a branch that comes with every block has no tail.

@@ -159,8 +159,7 @@ def _refuse_copies(t: Twins, uses: list[Use], base_uses: list[Use]) -> None:
 
 
 def _growth(t: Twins, a: Use, b: Use) -> float:
-    """m_out. Where a product is cut into parts that grow and parts that do not, that of the ones that
-    grow."""
+    """m_out. Of a product that is cut into parts that grow and parts that do not, that of the former."""
     m_out = a.fan_out / b.fan_out
     if m_out == 1:
         return m_out
@@ -227,8 +226,7 @@ def _refuse_disguised(t: Twins) -> None:
 
 
 def _by_role(t: Twins, role: str) -> Ratios:
-    """The user's word where no use was seen in both: torch's (out, in, ...) convention, else the count of
-    numbers."""
+    """The user's word where no use was seen: torch's (out, in, ...) convention, else the count of numbers."""
     if len(t.shape) >= 2:
         fans = (math.prod(t.shape[1:]), t.shape[0], math.prod(t.base_shape[1:]), t.base_shape[0])
         m_in, m_out = fans[0] / fans[2], fans[1] / fans[3]

@@ -1,6 +1,6 @@
 """What `parametrize` asks of its arguments, checked before any work, all faults at once.
 
-The model is rescaled in place and the base only read, so no number may be in both, nor twice in the model.
+No number may be in both models (the base is only read), nor twice in the one that is rescaled.
 """
 
 from __future__ import annotations
@@ -51,8 +51,7 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def _memory_faults(model: nn.Module, base: nn.Module) -> list[str]:
-    """The model is rescaled in place and the base only read, so no number may be in both, nor twice in the
-    model."""
+    """No number may be in both models (the base is only read), nor twice in the one that is rescaled."""
     cure = "build the base separately, or pass copy.deepcopy(base) as the base"
     if model is base or unwrap(model) is unwrap(base):
         return [f"model and base are one object, and the base is only read: {cure}"]
@@ -80,8 +79,7 @@ def _memory_faults(model: nn.Module, base: nn.Module) -> list[str]:
 
 
 def _memory(q: nn.Parameter) -> int:
-    """Where a parameter's numbers are; 0 where it has none (meta) or where that is not to be told (a sharded
-    one)."""
+    """Where a parameter's numbers are; 0 where it has none (meta) or does not say (a sharded one)."""
     try:
         return 0 if q.is_meta or not q.numel() else q.untyped_storage().data_ptr()
     except (RuntimeError, NotImplementedError):

@@ -143,8 +143,7 @@ class Parametrization:
         return other
 
     def on(self, model: nn.Module) -> Parametrization:
-        """The same numbers for another draw of the same model, rescaled by the laws found before, not
-        measured again."""
+        """The same numbers for another draw of the model, rescaled by the laws found before."""
         self._rescale(model)
         other = copy.copy(self)
         other.rows, other.notes, other._models = dict(self.rows), list(self.notes), [model]
@@ -160,8 +159,7 @@ class Parametrization:
                     p.copy_(scaled(wide, row.rescale, row.offset))
 
     def measure(self, model: nn.Module, *, strict: bool) -> None:
-        """Find the law a model's weights were drawn from, and from it each row's `rescale` (docs/theory.md,
-        equation (19)).
+        """Find the law of a model's weights, and so each row's `rescale` (docs/theory.md, equation (19)).
 
         Args:
             strict: raise where the law is ambiguous; otherwise such rows keep `rescale` None.
@@ -276,8 +274,7 @@ class Parametrization:
         return not self.scheme.identity and (self.width != 1 or any(m != 1 for m in depths))
 
     def _refuse_strangers(self, model: nn.Module | None, params: Mapping[str, nn.Parameter]) -> None:
-        """Parameters added after parametrize (a head, an adapter) have no factors, and would silently not be
-        trained."""
+        """Parameters added after parametrize (a head, an adapter) have no factors: refuse them."""
         known = {id(p) for p in params.values()}
         named = (self._models[0] if model is None else model).named_parameters()
         new = [name for name, p in named if p.requires_grad and id(p) not in known]

@@ -143,9 +143,7 @@ def _facts(paired: _Paired, name: str) -> Facts:
     sibling = name if model.uses[name] else paired.siblings.of(name, shape) or name
     uses = model.uses[sibling]
     base_uses = base.uses[twin] or base.uses[paired.pairing.twin[sibling]]
-    if (
-        uses and not base_uses
-    ):  # an expert of the base that this example did not visit looks like a visited one
+    if uses and not base_uses:  # an expert of the base that was not visited looks like a visited one
         base_uses = base.uses.get(paired.base_siblings.of(twin, base_shape) or twin, ())
     said = paired.overrides.role(name)
     width = ratios(

@@ -130,8 +130,7 @@ def opposed(kind: str, m_in: float, m_out: float) -> bool:
 
 
 def matrix_init(m_in: float, m_out: float) -> float:
-    """Scale of a matrix's start: m_in^-1/2 min(1, m_out/m_in)^1/2 for a larger one, the inverse of its
-    inverse else.
+    """Scale of a matrix's start: m_in^-1/2 min(1, m_out/m_in)^1/2; for a smaller one, 1 / that of 1 / m.
 
     >>> matrix_init(4.0, 1.0), matrix_init(0.25, 1.0), matrix_init(1.0, 0.25)
     (0.25, 4.0, 1.0)

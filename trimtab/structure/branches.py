@@ -19,17 +19,15 @@ from trimtab.structure.uses import Flow
 OUT = -1  # stands for the model's output where residual adds are listed
 UNPROVEN = "parameters that do not scale it when they are scaled"
 
-Meeting = tuple[
-    int, str
-]  # a residual add and the side ("skip" or "branch") a value meets it on, or (OUT, "out")
+# A residual add and the side ("skip" or "branch") a value meets it on, or (OUT, "out").
+Meeting = tuple[int, str]
 Reach = tuple[frozenset[Meeting], ...]
 Refuted = Callable[[set[str]], bool]
 
 
 @dataclasses.dataclass(frozen=True)
 class Branches:
-    """The residual branches of one trace, and for each value the adds it meets first on its way to the
-    output.
+    """The residual branches of one trace, and for each value the adds it meets first on its way out.
 
     Args:
         refuted: the parameters of branches whose every tail the numbers refuted.
@@ -127,8 +125,7 @@ def _with_tails(found: Branches, known_refuted: Refuted) -> Branches:
 
 
 def _without_inner_sums(found: Branches) -> Branches:
-    """Inside a branch, an add that nothing folds into is part of that branch's own arithmetic (an SSM's D x +
-    scan)."""
+    """Inside a branch, an add that nothing folds into is the branch's arithmetic (an SSM's D x + scan)."""
     kept = [r for r in found.residuals if r.tail or not found.enclosing(r.index)]
     if len(kept) == len(found.residuals):
         return found

@@ -100,8 +100,7 @@ class Graph:
         return Place(branches=tuple(feeds), tail_of=tail_of)
 
     def _stream_of(self, name: str) -> int | None:
-        """The stack on whose stream a parameter acts: between two of its adds. None before the first of
-        them."""
+        """The stack on whose stream a parameter acts, between two of its adds; None before the first."""
         for use in self.uses[name]:
             for o in self.trace.nodes[use.node].outputs if use.node >= 0 else ():
                 for k in {self.residuals[i].stack for i, side in self.network.reach[o] if side == "skip"}:
@@ -226,8 +225,7 @@ def _added_to(flow: Flow, use: Use) -> list[int]:
 
 
 def _leads_out(network: Branches, value: int) -> bool:
-    """To the output and nowhere else; a skip from the input around the whole network (a denoiser) is looked
-    through."""
+    """To the output and nowhere else; a skip around the whole network (a denoiser) is looked through."""
     trace, met = network.flow.trace, network.reach[value]
     while len(met) == 1 and next(iter(met))[1] == "branch":
         r = network.residuals[next(iter(met))[0]]
@@ -283,8 +281,7 @@ def _unit_length(flow: Flow, value: int) -> bool:
 
 
 def linear_after(network: Branches, node: Node) -> list[Node]:
-    """What happens to a product before anything nonlinear sees it: views, constants, masks, sums with other
-    scores."""
+    """What happens to a product before anything nonlinear: views, constants, masks, sums with scores."""
     flow, chain = network.flow, []
     while len(users := flow.trace.consumers[node.outputs[0]]) == 1:
         node = flow.trace.nodes[users[0]]

@@ -21,17 +21,13 @@ from torch import Tensor, nn
 from trimtab.structure.recording import as_call, tensors_in, untouched
 
 TIMES = (16, 8, 4, 2)  # lengths of a sequence
-SIDES = {
-    1: (16, 64, 256),
-    2: (32, 64, 224, 28, 16, 8),
-    3: (8, 16, 32),
-}  # of what a convolution takes, by dimensions
+# Of what a convolution takes, by dimensions.
+SIDES = {1: (16, 64, 256), 2: (32, 64, 224, 28, 16, 8), 3: (8, 16, 32)}
 MOST = 60  # forwards tried at most
 
 
 class Inferred(NamedTuple):
-    """Inputs that run, and what they are, in words; where none did, `example` is None and `tried` says which
-    did not."""
+    """Inputs that run, and what they are in words; where none did, `example` is None; see `tried`."""
 
     example: Any
     words: str
@@ -89,8 +85,7 @@ def _entries(table: Any) -> int:
 
 
 def _needed(model: nn.Module) -> str | None:
-    """An empty text where the forward takes one input by position, its name where only by keyword, None where
-    it needs several."""
+    """ "" where the forward takes one input by position, its name where by keyword, None for several."""
     try:
         parameters = list(inspect.signature(model.forward).parameters.values())
     except (TypeError, ValueError):
@@ -147,8 +142,7 @@ def _published(
 
 
 def _times(model: nn.Module, tokens: nn.Module | None) -> list[int]:
-    """Lengths of a sequence to try: short ones that fit every table of positions, then those tables' own
-    lengths."""
+    """Lengths of a sequence to try: short ones that fit every table of positions, then the tables' own."""
     tables = [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding) and m is not tokens]
     tables += [
         n for module in model.modules() for p in module.parameters(recurse=False) for n in _lengths(module, p)

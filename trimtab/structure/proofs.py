@@ -77,8 +77,7 @@ def _tolerance(trace: Trace, tail: Tail, target: int) -> float:
 
 
 def _everywhere(trace: Trace, tail: Tail, ancestors: int, others: int) -> list[Site]:
-    """Every use of the tail's parameters behind the target, not only the one the walk met: the fold scales
-    the tensor.
+    """Every use of the tail's parameters behind the target: a fold scales the whole tensor.
 
     Uses that the other side (`others`) depends on belong to earlier rounds of a shared layer.
     """
@@ -90,14 +89,20 @@ def _everywhere(trace: Trace, tail: Tail, ancestors: int, others: int) -> list[S
     ]
 
 
-def proves(trace: Trace, tail: Tail, target: int, ancestors: int, others: int) -> bool:
-    """Scale the tail by c and see the target scale by c. Zeros are replaced by noise, or they would prove
-    nothing."""
+def _before_and_after(
+    trace: Trace, tail: Tail, ancestors: int, others: int
+) -> tuple[dict[Site, Tensor], dict[Site, Tensor]]:
+    """The tail's numbers, and those scaled by c. Zeros prove nothing, so noise replaces them."""
     start: dict[Site, Tensor] = {}
     for site in _everywhere(trace, tail, ancestors, others):
         p = trace.tensor(trace.params[site.name]).detach()
         start[site] = p if site.offset or bool(p.any()) else _noise_like(p)
-    more = {site: scaled(p, SCALE, site.offset) for site, p in start.items()}
+    return start, {site: scaled(p, SCALE, site.offset) for site, p in start.items()}
+
+
+def proves(trace: Trace, tail: Tail, target: int, ancestors: int, others: int) -> bool:
+    """Scale the tail by c and see the target scale by c."""
+    start, more = _before_and_after(trace, tail, ancestors, others)
     for liven in (False, True):
         before = replay(trace, start, target, ancestors, liven=liven).double()
         size = before.abs().max()
@@ -128,19 +133,8 @@ def degree(trace: Trace, tail: Tail, target: int, ancestors: int) -> float:
     >>> round(degree(trace, both, trace.outputs[0], -1), 4)
     2.0
     """
-    start = {
-        site: trace.tensor(trace.params[site.name]).detach()
-        for site in _everywhere(trace, tail, ancestors, 0)
-    }
-    start = {site: p if site.offset or bool(p.any()) else _noise_like(p) for site, p in start.items()}
-    before = replay(trace, start, target, ancestors, liven=True).double()
-    after = replay(
-        trace,
-        {site: scaled(p, SCALE, site.offset) for site, p in start.items()},
-        target,
-        ancestors,
-        liven=True,
-    ).double()
+    start, more = _before_and_after(trace, tail, ancestors, 0)
+    before, after = (replay(trace, p, target, ancestors, liven=True).double() for p in (start, more))
     ratio = float(after.norm() / before.norm()) if before.norm() > 0 else math.nan
     tolerance = _tolerance(trace, tail, target)
     if not (after - ratio * before).abs().max() <= tolerance * ratio * before.abs().max():

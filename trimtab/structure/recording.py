@@ -73,8 +73,7 @@ def _like_model(example: Any, device: torch.device, dtype: torch.dtype | None) -
 
 @contextlib.contextmanager
 def untouched(model: nn.Module, *, training: bool) -> Iterator[None]:
-    """Run a forward and leave no trace of it: modes, buffers, random states and torch's switches are put
-    back.
+    """Run a forward and change nothing: modes, buffers, random states and torch's switches are put back.
 
     With `training` False the modules are put into eval mode, without calling the model's own train().
     """
@@ -111,8 +110,7 @@ def untouched(model: nn.Module, *, training: bool) -> Iterator[None]:
 def record(
     model: nn.Module, example: Any, label: str = "model", numbers: Mapping[str, float] | None = None
 ) -> Trace:
-    """Record one forward of `model` on `example`; the model, its buffers and all random states stay as they
-    were.
+    """Record one forward of `model` on `example`; model, buffers and random states stay as they were.
 
     Args:
         numbers: values of one-element buffers that are on meta, by name.
@@ -168,8 +166,7 @@ def _unused(trace: Trace) -> int:
 def forward(
     model: nn.Module, call: Any, recorder: Recorder, *, params: Mapping[str, Tensor], real: bool = True
 ) -> Trace:
-    """Run one forward under a recorder and return its trace. Whoever calls sees to it that nothing stays
-    changed.
+    """Run one forward under a recorder and return its trace; the caller puts back what it changed.
 
     Args:
         call: (args, kwargs) of the forward.
@@ -252,8 +249,7 @@ class _Tensors(nn.Module):
 
 
 def record_export(model: nn.Module, example: Any, label: str = "model") -> Trace:
-    """`record` through `torch.export` whatever the device, for models whose Python must not run, and for
-    tests."""
+    """`record` through `torch.export` whatever the device, for models whose Python must not run."""
     first = next(model.parameters())
     return _export(model, as_call(_like_model(example, first.device, first.dtype)), label)
 

@@ -30,8 +30,7 @@ class Patterns:
 
 @dataclasses.dataclass(frozen=True)
 class Residual:
-    """A residual add: `skip + branch`, the branch starting from `source`. `tail` and `stack` are added by
-    `branches`."""
+    """A residual add: `skip + branch`, the branch from `source` on. `branches` adds `tail` and `stack`."""
 
     node: int
     skip: int
@@ -52,8 +51,7 @@ Adds = dict[int, Residual]  # by node
 
 @dataclasses.dataclass(frozen=True)
 class Hop:
-    """A value that a skip is a short linear function of: how, with what constant factor, across which
-    parameters."""
+    """A value that a skip is a linear function of: how, with what constant, across which parameters."""
 
     value: int
     how: str = "identity"
@@ -83,8 +81,7 @@ def numbered(residuals: Iterable[Residual]) -> tuple[Residual, ...]:
 
 
 def origin(flow: Flow, adds: Adds, value: int) -> int:
-    """Back along one stream: through everything that mixes nothing and joins nothing, to where it was
-    made."""
+    """Back along one stream, through everything that mixes and joins nothing, to where it was made."""
     while (node := flow.trace.producer(value)) is not None:
         if node.index in adds or flow.mixing[node.index]:
             break
@@ -213,8 +210,7 @@ def _crossing_hop(flow: Flow, node: Node, hop: Hop, *, mixed: bool) -> Hop | Non
 
 
 def _stirs(flow: Flow, source: int, branch: int) -> bool:
-    """A branch without a matrix that mixes positions (pooling, Fourier) and ends in a gain it is homogeneous
-    in."""
+    """A branch without a matrix that mixes positions (pooling, Fourier) and ends in a gain that scales it."""
     between = [
         n
         for n in flow.trace.nodes
@@ -230,8 +226,7 @@ def _stirs(flow: Flow, source: int, branch: int) -> bool:
 
 
 def _interpolates(flow: Flow, node: Node, branch: int, source: int) -> bool:
-    """x + z (f(x) - x) and (x - f(x)) z + f(x) are gates, not residual branches: the branch holds the skip
-    itself."""
+    """x + z (f(x) - x) and (x - f(x)) z + f(x) are gates: the branch holds the skip itself."""
     if node.name == "sub" and len(flow.trace.consumers[branch]) > 1:
         return True
     try:
@@ -261,8 +256,7 @@ def _matches(names: Iterable[str], patterns: tuple[str, ...]) -> bool:
 
 
 def _towers(flow: Flow, found: Adds, patterns: Patterns, label: str) -> set[int]:
-    """Adds that are two towers: `Linear(x) + MLP(x)` is a projection shortcut only inside a residual
-    network."""
+    """Adds of two towers: `Linear(x) + MLP(x)` is a projection shortcut only inside a residual network."""
     links = _links(flow, found)
     towers: set[int] = set()
     for r in found.values():

@@ -17,8 +17,7 @@ from trimtab import torch_internals
 
 
 def adjustable(t: Tensor) -> bool:
-    """A tensor whose numbers can be multiplied: floating point, and not so coarse (float8) that they are
-    codes.
+    """A tensor whose numbers can be multiplied: floating point, and not so coarse as to be codes (float8).
 
     >>> [adjustable(torch.zeros(2, dtype=d)) for d in (torch.bfloat16, torch.int8, torch.complex64)]
     [True, False, False]

@@ -127,8 +127,7 @@ def flow(trace: Trace) -> Flow:
 
 
 def _activations(trace: Trace) -> tuple[bool, ...]:
-    """Which values are activations: what depends on the inputs, and learned tokens repeated over the
-    batch."""
+    """Which values are activations: what depends on inputs, and learned tokens repeated over the batch."""
     act = [v.source == "input" for v in trace.values]
     for node in trace.nodes:
         if not node.outputs:
