@@ -22,14 +22,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from trimtab.errors import StructureError
 from trimtab.parametrization.parameters import branches_of, stack_names
 from trimtab.structure.graph import Graph, analyse
-from trimtab.structure.recording import as_call, tensors_in, untouched
+from trimtab.structure.recorder import Recorder
+from trimtab.structure.recording import as_call, forward, tensors_in, untouched
 from trimtab.structure.residuals import Patterns
-from trimtab.structure.trace import Recorder, Trace
+from trimtab.torch_internals import DispatchMode, RunningNorm
 
 COORDINATES = 16384  # kept of each value: its rms is then known to about 1 %
 
@@ -82,7 +82,7 @@ def looking(model: nn.Module) -> Iterator[None]:
     """Nothing random, nothing kept; statistics over the batch as in training."""
     with untouched(model, training=False):
         for m in model.modules():
-            if isinstance(m, nn.modules.batchnorm._NormBase) and getattr(m, "track_running_stats", False):
+            if isinstance(m, RunningNorm) and getattr(m, "track_running_stats", False):
                 m.training = True
         yield
 
@@ -102,12 +102,13 @@ class _Numbered(Recorder):
         self.calls += 1
         self.fingerprint = hash((self.fingerprint, str(func)))
         for place, t in enumerate(tensors_in(out)):
-            if id(t) in self._bound:
-                self.made.setdefault(self._bound[id(t)][0], (self.calls, place))
+            value = self.bound(t)
+            if value is not None:
+                self.made.setdefault(value, (self.calls, place))
         return out
 
 
-class _Watch(TorchDispatchMode):
+class _Watch(DispatchMode):
     """Counts operations and keeps a sample of the wanted results."""
 
     def __init__(self, wanted: set[Spot], sampler: Sampler):
@@ -162,23 +163,8 @@ def survey(
     """Find the residual stacks, the attention products and the readout of a model."""
     call = as_call(example)
     recorder = _Numbered()
-    for name, p in model.named_parameters():
-        recorder.add_param(name, p)
-    recorder.buffers = {id(b): name for name, b in model.named_buffers()}
-    for t in tensors_in(call):
-        recorder.add_input(t)
-    with looking(model), recorder:
-        out = model(*call[0], **call[1])
-    leaves = [recorder.value_of(t) for t in tensors_in(out)]
-    outputs = tuple(
-        dict.fromkeys(i for i in leaves if recorder.values[i].is_float and not recorder.values[i].constant)
-    )
-    if not outputs:
-        raise StructureError(
-            "a model must return at least one float tensor that depends on its parameters: "
-            f"{type(model).__name__} returned {type(out).__name__}."
-        )
-    trace = Trace(recorder.values, recorder.nodes, recorder.params, outputs, True)
+    with looking(model):
+        trace = forward(model, call, recorder, params=dict(model.named_parameters()))
     graph = analyse(trace, label, patterns=Patterns(branch=branch, skip=skip))
     made = recorder.made
     named = branches_of(graph)

@@ -150,19 +150,19 @@ def _scales(f: Facts, scheme: Scheme, gamma: float, fold: float) -> Scales:
     opposed = rules.opposed(f.kind, f.m_in, f.m_out)
     scales = rules.scheme_scales(
         scheme,
-        f.kind,  # type: ignore[arg-type]
-        f.where,  # type: ignore[arg-type]
+        f.kind,
+        f.where,
         m_in=f.m_in,
         m_out=f.m_out,
         m_L=f.m_L,
-        readout=f.readout,  # type: ignore[arg-type]
+        readout=f.readout,
         gamma0=gamma,
         uses=f.reuse,
         zero_tail=f.zero_tail,
         init=f.m_in**-0.5 if opposed else None,  # no rule: what planning proposes
     )
     for where, m_L in f.outer if scheme.alpha is not None else ():
-        scales *= rules.place_scales(where, m_L, scheme.alpha)  # type: ignore[arg-type]
+        scales *= rules.place_scales(where, m_L, scheme.alpha)
     return scales.fold(fold)
 
 

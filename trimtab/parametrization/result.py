@@ -33,7 +33,7 @@ from trimtab.parametrization.parameters import Branch, Row, row_from
 from trimtab.parametrization.rules import Scheme
 from trimtab.parametrization.table import render, rich_table
 from trimtab.parametrization.wrapped import parameters_inside
-from trimtab.structure.tails import scaled
+from trimtab.structure.proofs import scaled
 from trimtab.structure.trace import adjustable
 
 FORMAT = 1
