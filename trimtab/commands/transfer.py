@@ -27,7 +27,7 @@ class Transfer:
     store: Positional[str]
     """The file that `trimtab sweep` wrote."""
     over: Size = None
-    """Which size grows; both when both were swept."""
+    """What grows: depth, width, batch or tokens; by default all that the sweep varies."""
     hp: str = "lr"
     """The hyperparameter asked about: any number that was swept."""
     scheme: Text = None
@@ -39,6 +39,8 @@ class Transfer:
     """What to hold fixed where more was swept, as name=value."""
     suggest: Text = None
     """Where the runs cannot tell: write the sweep with what would (values, seeds, sizes) to this file."""
+    fit: Text = None
+    """Over batch or tokens: write the measured exponents to this .json file, for Horizon(rule=...)."""
     json: bool = False
     """Print everything as JSON; infinite and missing numbers are null."""
 
@@ -61,12 +63,14 @@ class Transfer:
         if self.scheme is not None and self.scheme not in names:
             raise InputError(f"scheme must be one of the store's: {', '.join(names)}; got {self.scheme!r}.")
         lead = self.scheme or default_scheme(names)
-        overs = [self.over] if self.over else size_axes(table) or ["depth"]
+        overs = [self.over] if self.over else size_axes(table, source.meta.get("base")) or ["depth"]
         asked = [self.scheme] if self.scheme else names
         every = analyse_all(source, overs, asked, self.hp, self.metric, conditions(self.where))
         mine = {over: by[lead] for over, by in every.items()}
         code = worst(mine.values())
         said = suggest(source, mine, self) if self.suggest else ""
+        if self.fit is not None:
+            said = "\n".join([*([said] if said else []), fit(mine, self.fit)])
         if self.json:
             answers = {over: {n: t.to_dict() for n, t in by.items()} for over, by in every.items()}
             verdicts = {over: t.verdict for over, t in mine.items()}
@@ -102,7 +106,7 @@ def suggest(source: Source, mine: Mapping[str, Answer], options: Transfer) -> st
     if not old:
         raise InputError(f"{options.store} does not say which sweep it holds, so that it cannot be extended.")
     values = sorted({v for cure in cures.values() for added in cure.values.values() for v in added})
-    sizes = {f"{over}s": cure.sizes for over, cure in cures.items()}
+    sizes = {f"{over}s": cure.sizes for over, cure in cures.items() if over in ("width", "depth")}
     seeds = max(cure.seeds for cure in cures.values())
     table = extend(old, values={options.hp: values} if values else {}, seeds=seeds, **sizes)
     again = f"trimtab sweep {path} --store {options.store}"
@@ -118,6 +122,16 @@ def suggest(source: Source, mine: Mapping[str, Answer], options: Transfer) -> st
     slots = held["fleet"].astype(int) if "fleet" in held else (1,)
     cells, new = write(path, table, heading, held["cell"], slots)
     return f"wrote {path}: {what}; {new} of its {cells} runs are new. Run it into the same store: {again}"
+
+
+def fit(mine: Mapping[str, Answer], path: str) -> str:
+    """Write the exponents measured over batch and tokens as a rule; says what was written."""
+    from trimtab.optima.exponents import write_rule
+
+    found = {over: t for over, t in mine.items() if t.rules}
+    if not found:
+        raise InputError("--fit takes a sweep over batches or tokens, and --hp lr: here is none.")
+    return write_rule(path, found)
 
 
 def worst(transfers: Iterable[Answer]) -> int:

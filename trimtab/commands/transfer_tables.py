@@ -31,6 +31,8 @@ def details(every: Mapping[str, Mapping[str, Transfer]], mine: Mapping[str, Tran
         failures += [Text(f"- {n}.") for n in dict.fromkeys(n for t in by.values() for n in t.notes)]
         parts += failures
         lead = mine[over]
+        if lead.rules:
+            parts.append(rules_table(lead))
         if lead.cost.ratio == lead.cost.ratio:
             parts.append(
                 Text(
@@ -120,6 +122,29 @@ def optima_table(over: str, transfers: list[Transfer]) -> Table:
                 word,
             )
             out.add_row(Text(t.scheme if j == 0 else ""), *cells[: len(out.columns) - 1])
+    return out
+
+
+def rules_table(t: Transfer) -> Table:
+    """The fitted exponent against each rule's."""
+    d = t.drift
+    title = (
+        f"The best rate goes as {t.over}^{_end(d.slope)} ({_end(d.low)} to {_end(d.high)}), against each rule"
+    )
+    out = Table(
+        title=Text(title, style="bold"),
+        title_justify="left",
+        title_style="",
+        box=None,
+        pad_edge=False,
+        padding=(0, 1),
+        header_style="dim",
+    )
+    for name in ("rule", "exponent", "here", f"regret at {t.over} {t.optima[t.over].max():g}"):
+        out.add_column(name)
+    for rule in t.rules:
+        lost = "does not train" if rule.regret == float("inf") else number(rule.regret)
+        out.add_row(Text(rule.rule), f"{rule.exponent:+.2f}", rule.verdict, lost)
     return out
 
 

@@ -6,8 +6,9 @@ asked about and in the seed, and in nothing else,
 
     { (size, x, seed) -> y },      x = log2(value) or the value itself,   y = the metric where a run trained.
 
-If something else was swept too, choosing a value for the user would be a guess: it is refused, with the
-values to choose from.
+Batch and length are axes like width and depth where the sweep says so (its base has four numbers) or where
+one asks over them: `batch` is a run's batch_size, `tokens` its batch_size x steps. If something else was
+swept too, choosing a value for the user would be a guess: it is refused, with the values to choose from.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ from trimtab.sweeps.store import Store
 # a pandas DataFrame: pandas has no types of its own, and those guessed from its source get in the way
 Table = Any
 SIZES = ("width", "depth")
+AXES = (*SIZES, "batch", "tokens")
 NEEDED = ("state", "scheme", "width", "depth", "seed")
 # What a row says about its run rather than about its configuration.
-ABOUT = {"cell", "label", "state", "seed", "scheme", "error", *SIZES, *OUTCOMES}
+ABOUT = {"cell", "label", "state", "seed", "scheme", "error", *AXES, *OUTCOMES}
 ABOUT |= {
     "fleet",
     "member",
@@ -182,11 +184,30 @@ def schemes(table: Table) -> list[str]:
     return sorted(names, key=lambda s: (order.index(s) if s in order else len(order), s))
 
 
-def size_axes(table: Table) -> list[str]:
-    """The size axes along which some scheme has two sizes with the other one fixed."""
-    out = []
-    for over, other in (("depth", "width"), ("width", "depth")):
-        if len(table) and table.groupby(["scheme", other], sort=False)[over].nunique().max() > 1:
+def with_lengths(table: Table) -> Table:
+    """The table with the columns batch and tokens, where its runs say their batch and their steps.
+
+    >>> with_lengths(pd.DataFrame({"batch_size": [16], "steps": [10]}))[["batch", "tokens"]].values.tolist()
+    [[16, 160]]
+    """
+    if "batch_size" not in table or "steps" not in table or "tokens" in table:
+        return table
+    return table.assign(batch=table["batch_size"], tokens=table["batch_size"] * table["steps"])
+
+
+def axes_of(base: Sequence[float] | None, over: str = "") -> tuple[str, ...]:
+    """The axes of growth: width and depth; batch and tokens where the base has them or `over` is one."""
+    return AXES if over in AXES[2:] or (base is not None and len(base) == len(AXES)) else SIZES
+
+
+def size_axes(table: Table, base: Sequence[float] | None = None) -> list[str]:
+    """The axes of growth along which some scheme has two sizes with the others fixed."""
+    axes, table, out = axes_of(base), with_lengths(table), []
+    for over in ("depth", "width", "batch", "tokens"):
+        others = [axis for axis in axes if axis != over]
+        if over not in axes or not len(table) or over not in table:
+            continue
+        if table.groupby(["scheme", *others], sort=False)[over].nunique().max() > 1:
             out.append(over)
     return out
 
@@ -210,8 +231,10 @@ def axis_of(values: np.ndarray) -> str:
 def _refuse(table: Table, over: str, hp: str, metric: str, where: Mapping[str, Any]) -> None:
     """Refuse what cannot be asked of this table, all faults at once."""
     problems = [f"the table has no column {c!r}" for c in NEEDED if c not in table]
-    if over not in SIZES:
-        problems.append(f'over must be "depth" or "width": got {over!r}')
+    if over not in AXES:
+        problems.append(f"over must be one of {', '.join(AXES)}: got {over!r}")
+    elif over not in SIZES and over not in table:
+        problems.append(f"over {over} needs the columns batch_size and steps, which the table does not have")
     if metric not in METRICS or metric not in table:
         known = ", ".join(m for m in METRICS if m in table)
         problems.append(f"metric must be one of {known}: got {metric!r}")
@@ -234,8 +257,11 @@ def choose_line(
     where: Mapping[str, Any] | None = None,
     base: Sequence[float] | None = None,
 ) -> SizeLine:
-    """The runs of `scheme` along `over`; `where` fixes what else was swept, `base` is (width, depth)."""
-    where = dict(where or {})
+    """The runs of `scheme` along `over`; `where` fixes what else was swept.
+
+    base: (width, depth), or (width, depth, batch, tokens) of a sweep over those.
+    """
+    where, table = dict(where or {}), with_lengths(table)
     _refuse(table, over, hp, metric, where)
     cells = table[table["scheme"] == scheme]
     if not len(cells):
@@ -247,11 +273,12 @@ def choose_line(
             tried = _list_values(cells[column])
             raise InputError(f"where={{{column!r}: {value!r}}} leaves nothing: the values are {tried}.")
         cells = kept
-    other, at = _longest(cells, over, base)
-    cells = cells[cells[other] == at]
+    others = _longest(cells, over, base)
+    for axis, at in others.items():
+        cells = cells[cells[axis] == at]
     cells = cells[cells[hp].notna()]
     cells, notes = _newest(cells, where)
-    if ambiguous := also_swept(cells, over, hp):
+    if ambiguous := also_swept(cells, over, hp, base):
         choose = "; ".join(f"{c}: {_list_values(cells[c])}" for c in ambiguous)
         raise InputError(
             f"one curve per size needs one value of everything but {hp} and the seed. "
@@ -265,27 +292,39 @@ def choose_line(
         cells, notes = cells[values > 0], [*notes, f"{hp} = 0 has no place on a log axis and is left out"]
     cells = _with_outcomes(cells, hp, axis, metric)
     sizes = sorted(cells[over].unique())
-    wanted = base[SIZES.index(over)] if base is not None else None
+    wanted = _by_axis(base).get(over)
     return SizeLine(
         scheme=scheme,
         over=over,
         hp=hp,
         metric=metric,
         axis=axis,
-        fixed={other: at, **where},
+        fixed={**others, **where},
         base=wanted if wanted is not None and wanted in sizes else sizes[0],
         cells=cells,
         notes=tuple(notes),
     )
 
 
-def _longest(cells: Table, over: str, base: Sequence[float] | None) -> tuple[str, Any]:
-    """The other size axis and its value with the most sizes along `over`; among equals the base's, then the
+def _by_axis(base: Sequence[float] | None) -> dict[str, float]:
+    return dict(zip(AXES, base or (), strict=False))
+
+
+def _longest(cells: Table, over: str, base: Sequence[float] | None) -> dict[str, Any]:
+    """The values of the other axes with the most sizes along `over`; among equals the base's, then the
     smallest."""
-    other = "width" if over == "depth" else "depth"
-    counts = cells.groupby(other)[over].nunique()
-    wanted = base[SIZES.index(other)] if base is not None else None
-    return other, max(counts.index, key=lambda v: (counts[v], v == wanted, -v))
+    others = [axis for axis in axes_of(base, over) if axis != over]
+    wanted = _by_axis(base)
+    counts = {
+        (key if isinstance(key, tuple) else (key,)): group[over].nunique()
+        for key, group in cells.groupby(others)
+    }
+
+    def rank(values: tuple[Any, ...]) -> tuple[Any, ...]:
+        near = sum(v == wanted.get(axis) for axis, v in zip(others, values, strict=True))
+        return counts[values], near, *(-v for v in values)
+
+    return dict(zip(others, max(counts, key=rank), strict=True))
 
 
 def _with_outcomes(cells: Table, hp: str, axis: str, metric: str) -> Table:
@@ -321,21 +360,23 @@ def _newest(cells: Table, where: Mapping[str, Any]) -> tuple[Table, list[str]]:
     return cells, notes
 
 
-def also_swept(cells: Table, over: str, hp: str) -> list[str]:
+def also_swept(cells: Table, over: str, hp: str, base: Sequence[float] | None = None) -> list[str]:
     """Columns of the configuration that take several values at one size and one value of hp."""
+    axes = axes_of(base, over)
+    cells = with_lengths(cells)
     settings = [c for c in cells.columns if c not in ABOUT]
     cells = cells.assign(**{str(c): cells[c].map(_word) for c in settings if not _scalar(cells[c])})
     columns = [c for c in settings if c not in (over, hp) and cells[c].nunique(dropna=False) > 1]
     if not columns:
         return []
-    most = cells.groupby([*SIZES, "scheme", hp], dropna=False)[columns].nunique(dropna=False).max()
+    most = cells.groupby([*axes, "scheme", hp], dropna=False)[columns].nunique(dropna=False).max()
     return [str(c) for c in columns if most[c] > 1]
 
 
 def best_setting(table: Table, hp: str, metric: str, base: Sequence[float] | None) -> dict[str, Any]:
     """Of what else was swept, the setting of the default scheme's best run at the base: for showing, not for
     asking."""
-    swept = also_swept(table, "depth", hp)
+    swept = also_swept(table, "depth", hp, base)
     if not swept:
         return {}
     mine = table["scheme"] == default_scheme(schemes(table))

@@ -26,8 +26,10 @@ from trimtab.errors import InputError
 from trimtab.optima.advice import NOTHING, Remedy, remedy, signatures
 from trimtab.optima.curves import Edge, logarithmic
 from trimtab.optima.drift import TOLERANCE, Drift, drift, runs_needed, seed_inflation, verdict
+from trimtab.optima.exponents import RuleExponent, against_rules
 from trimtab.optima.fits import OptimumFit, excess, fit
 from trimtab.optima.tables import (
+    AXES,
     FINISHED,
     RunSource,
     SizeLine,
@@ -71,6 +73,8 @@ class Transfer:
     more: further runs of the same kind that would tell; 0 when the verdict is clear, None when runs alone
     would not do; `advice` says it in words.
     remedy: what to add where the runs cannot tell: values at which sizes, seeds, sizes (advice.py).
+    rules: over batch and tokens, the fitted exponent against each rule's, and each rule's regret
+    (exponents.py).
     """
 
     line: SizeLine
@@ -85,6 +89,7 @@ class Transfer:
     signatures: list[str]
     log: bool
     remedy: Remedy = NOTHING
+    rules: tuple[RuleExponent, ...] = ()
 
     # The line's fields that are attributes of a transfer too, one property each.
     @property
@@ -144,6 +149,7 @@ class Transfer:
             out[name] = getattr(self, name).to_dict("records")
         out["drift"], out["cost"] = self.drift._asdict(), {**self.cost._asdict(), "ratio": self.cost.ratio}
         out["remedy"] = dataclasses.asdict(self.remedy)
+        out["rules"] = [dataclasses.asdict(rule) for rule in self.rules]
         return plain(out)
 
 
@@ -169,8 +175,8 @@ def transfer(
 
     store: a sweep's file, its Store, or a table with a row per run (state, scheme, width, depth, seed, lr,
     train_loss, ...).
-    over: "depth" or "width". scheme: one of the sweep's; None gives all, as a dict whose attributes are the
-    default scheme's.
+    over: "depth", "width", "batch" or "tokens". scheme: one of the sweep's; None gives all, as a dict whose
+    attributes are the default scheme's.
     where: what to hold fixed where more was swept, such as {"width": 64, "weight_decay": 0.1}; else the
     longest line of sizes.
 
@@ -270,7 +276,27 @@ def analyse_line(line: SizeLine) -> Transfer:
         signatures=signatures(line, answer, slope, optima, regret),
         log=log,
         remedy=cure,
+        rules=_rules(line, slope, sizes, by_size),
     )
+
+
+def _rules(
+    line: SizeLine, slope: Drift, sizes: Mapping[float, Size], fits: Mapping[float, OptimumFit]
+) -> tuple[RuleExponent, ...]:
+    """The exponent over batch or tokens against each rule's, with each rule's regret at the largest size."""
+    if line.over not in AXES[2:] or line.hp != "lr" or line.axis != "log2":
+        return ()
+    optimizer = str(line.cells["optimizer"].iloc[0]) if "optimizer" in line.cells else "sgd"
+    far = max(sizes)
+    x, y, _ = sizes[far].columns(line.sign)
+
+    def regret(exponent: float) -> float:
+        at = fits[line.base].optimum + exponent * math.log2(far / line.base)
+        if not math.isfinite(at):
+            return math.nan
+        return math.inf if at >= sizes[far].wall else excess(fits[far], at, x, y)[0]
+
+    return against_rules(line.over, optimizer, slope, regret)
 
 
 def _size_of(cells: Table, sign: float) -> Size:
@@ -344,9 +370,8 @@ def _mean_loss(runs: Table, x: float) -> float:
 
 
 def _both_sizes(line: SizeLine, size: float) -> dict[str, Any]:
-    other = "width" if line.over == "depth" else "depth"
-    both = {line.over: size, other: line.fixed[other]}
-    return {"width": int(both["width"]), "depth": int(both["depth"])}
+    places = {**line.fixed, line.over: size}
+    return {axis: int(places[axis]) for axis in AXES if axis in places}
 
 
 def _regret(line: SizeLine, size: float, at: Size, fits: Mapping[float, OptimumFit]) -> dict[str, Any]:

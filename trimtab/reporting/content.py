@@ -42,7 +42,7 @@ def page_content(source: RunSource, hp: str = "lr", metric: str = "train_loss") 
     ready = all(c in table for c in (*NEEDED, hp, metric)) and len(table) > 0
     base = meta.get("base")
     where = best_setting(table, hp, metric, base) if ready else {}
-    overs = (size_axes(table) or ["depth"]) if ready else []
+    overs = (size_axes(table, base) or ["depth"]) if ready else []
     names = schemes(table) if ready else []
     every = analyse(table, overs, names, hp=hp, metric=metric, preferred=where, base=base)
     figures: dict[str, Any] = {}

@@ -36,8 +36,8 @@ def extend(
     """
     if plain.get("lengths"):
         raise InputError(
-            "a sweep over batch or tokens is extended by hand: add to batches, tokens or axes in its file and run "
-            "it into the same store, where nothing runs twice."
+            "a sweep over batch or tokens is extended by hand: add to batches, tokens or axes in its file "
+            "and run it into the same store, where nothing runs twice."
         )
     out = {key: value for key, value in plain.items() if key != "sizes"}
     out["axes"] = {key: list(given) for key, given in plain["axes"].items()}
@@ -141,8 +141,7 @@ def write(
             )
             raise InputError(
                 f"{path} would run every cell anew: {own or 'a file'} is not what the store's runs were made "
-                "with. "
-                "Write it into the folder of the sweep's own file, with your files as they were."
+                "with. Write it into the folder of the sweep's own file, with your files as they were."
             )
     except BaseException:
         path.unlink(missing_ok=True)

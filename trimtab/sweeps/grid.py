@@ -55,7 +55,8 @@ class SweepConfig:
 
     Attributes:
         sizes: the (width, depth) pairs. lengths: batches and tokens, None where they are as `run` says.
-        points: where on those axes a run is; (): at every size. axes: {RunConfig field: values}. run: fields every run has.
+        points: where on those axes a run is; (): at every size. axes: {RunConfig field: values}.
+        run: fields every run has.
         fleet: runs trained together: "auto" (by the rule of `trimtab.slots`), a number, or 1 (each alone).
         budget: "cell_seconds" (wall clock of one run), "retries" (of a run that raised),
             "checkpoint_seconds".

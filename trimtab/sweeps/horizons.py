@@ -1,10 +1,10 @@
-"""The keys `batches`, `tokens` and `base` of a sweep: batch and length as axes beside width and depth. No torch.
+"""The keys `batches`, `tokens` and `base` of a sweep: axes beside width and depth. No torch.
 
     run at (width, depth, batch, tokens):   batch_size = batch,   steps = tokens / batch,
                                             warmup in the base's proportion to steps
 
-`tokens` counts what the run sees in all, in the units of the batch: examples, or sequences of text. Numbers are
-those of the base and stay as they are at every point, so that the sweep measures how their optimum moves.
+`tokens` counts what the run sees in all, in the units of the batch: examples, or sequences of text. Numbers
+are those of the base and stay as they are at every point, so that the sweep measures how their optimum moves.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def read_lengths(
     """Batches and tokens, checked; None where neither is asked for, or where there are faults.
 
     Args:
-        c: the sweep. given: the base's batch and tokens, where `base` says them. run, axes: the sweep's tables.
+        c: the sweep. given: the base's batch and tokens, where `base` says them. run, axes: the sweep's
+        tables.
     """
     asked = [key for key in KEYS if key in c]
     if not asked and not given:
