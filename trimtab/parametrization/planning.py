@@ -16,7 +16,7 @@ from typing import Any
 from torch import nn
 
 from trimtab.errors import InputError, LawError, StructureError, faults
-from trimtab.parametrization import meta_buffers
+from trimtab.parametrization import meta_buffers, proof
 from trimtab.parametrization.folds import collect
 from trimtab.parametrization.init_measurement import prepare
 from trimtab.parametrization.notes import advice
@@ -57,6 +57,7 @@ def parametrize(
     example: Any = None,
     overrides: Mapping[str, Any] | None = None,
     apply: bool = True,
+    strict: bool = False,
 ) -> Parametrization:
     """Carry the hyperparameters of `base` over to `model`, whatever its width and depth.
 
@@ -69,6 +70,7 @@ def parametrize(
         example: the inputs of one forward: a tensor, a tuple of args or a dict of kwargs.
         overrides: {name pattern: a role, "branch", "skip", or {"init", "lr", "weight_decay", "eps", "init_law"}}.
         apply: rescale now. With False only the numbers are computed.
+        strict: raise where the proof by one step fails (`p.proof`); by default it warns.
 
     >>> import torch
     >>> def build(width):
@@ -120,15 +122,19 @@ def parametrize(
     p._draws = prepare(facts, rows, base, said, p.width)
     p._aliases, p._numbers = _aliases(model), numbers
     p._remember(model)
+    p._trial = proof.prepare(graph, base_graph, facts, p, example)
     if graph.trace.real:
         if apply:
             p.apply(model)
         else:
+            p._applied = False
             p._measure(model, strict=False)
     elif apply:
         raise InputError(
             "a model on the meta device has no weights to rescale: pass apply=False, and call p.apply(model) when it is materialised."
         )
+    p.proof = proof.prove(p, p._trial, model, base, rescaled=apply)
+    p.notes += proof.report(p.proof, strict=strict)
     return p
 
 

@@ -19,11 +19,12 @@ import torch
 from torch import Tensor, nn
 
 from trimtab.errors import InputError, LawError, OptimizerError, faults
-from trimtab.parametrization import rules
+from trimtab.parametrization import proof, rules
 from trimtab.parametrization.init_measurement import Draw, measure
 from trimtab.parametrization.meta_buffers import confirm
 from trimtab.parametrization.optimizers import default, family
 from trimtab.parametrization.parameters import Branch, Row, row_from
+from trimtab.parametrization.proof_verdicts import Proof
 from trimtab.parametrization.rules import Scheme
 from trimtab.parametrization.table import render, rich_table
 from trimtab.structure.tails import scaled
@@ -51,6 +52,9 @@ class Parametrization:
         self.rows, self.branches, self.depth = rows, branches, depth
         self.scheme, self.gamma0, self.width = scheme, gamma0, width
         self.notes: list[str] = []
+        self.proof = Proof(reason="nothing was tried yet")
+        self._trial: proof.Trial | None = None
+        self._applied = True  # the model's numbers are those it trains from
         self._draws: dict[str, Draw] = {}
         self._aliases: dict[str, str] = {}
         self._numbers: dict[str, float] = {}  # buffers that meta hid, as they were planned with
@@ -160,8 +164,22 @@ class Parametrization:
                 wide = p.detach().to(torch.promote_types(p.dtype, torch.float32))
                 with torch.no_grad():
                     p.copy_(scaled(wide, row.rescale, row.offset))
-        self._models = [model]
+        self._models, self._applied = [model], True
         return self
+
+    def prove(self, model: nn.Module, base: nn.Module, optimizer: Any = None, **hyper: Any) -> Proof:
+        """Try the plan by one step, as `parametrize` does; `p.proof` is the result, and nothing of either model changes.
+
+        Args:
+            model: the parametrized model as it starts training: after `p.apply`, or as `parametrize` left it.
+            base: the base, with its own start.
+            optimizer: a class. One step of it, built by `p.optimizer`, is taken on copies in place of the sums over gradients.
+            hyper: the optimizer's hyperparameters, `lr` among them.
+        """
+        rescaled = self._applied or not any(m is model for m in self._models)
+        self.proof = proof.prove(self, self._trial, model, base, rescaled=rescaled)
+        self.notes += [n for n in proof.report(self.proof, strict=False) if n not in self.notes]
+        return self.proof
 
     def on(self, model: nn.Module) -> Parametrization:
         """The same numbers for another draw of the same model: it is rescaled by the laws found before, not measured again."""

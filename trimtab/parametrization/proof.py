@@ -1,0 +1,230 @@
+"""Proof by one step: a plan is tried before it is returned (docs/proof.md).
+
+Structure is read; here it is also tried. One backward at base and one at target, the target as it will be after `p.apply`, with
+one random cotangent, give for each kind of parameter the gradient and the change a first step makes. `proof_verdicts`
+compares them with what the plan says; nothing of either model is changed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from trimtab.errors import StructureError
+from trimtab.parametrization.backward import Backward, Untested, backward
+from trimtab.parametrization.coherence import expected
+from trimtab.parametrization.notes import MOST, random_share
+from trimtab.parametrization.proof_verdicts import NARROW, Claim, Proof, judged, kinds
+from trimtab.parametrization.roles import Facts
+from trimtab.structure.graph import Graph
+from trimtab.structure.tails import scaled
+
+if TYPE_CHECKING:
+    from trimtab.parametrization.result import Parametrization
+
+WORK = 2e10  # multiply-adds of one forward of the target above which a proof is left to the user
+SMALL = 0.1  # what a tensor that starts at zero is tried at, over a usual start
+
+
+@dataclasses.dataclass(frozen=True)
+class Zero:
+    """What a parameter is tried at if it starts at zero: `init` over the base's, which is SMALL fan^-1/2.
+
+    `shrink`: a tail that starts at zero, or nearly (LayerScale 1e-6), grows as 1/m_L once it is trained.
+    """
+
+    fan: int
+    init: float
+    shrink: float
+    tail: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """What a proof needs beside the two models.
+
+    Args:
+        twins: {parameter of the model: its counterpart in the base}.
+        zero: parameters that may start at zero and hide what is before them.
+        base_width: the smallest of the base's extents that grow; 0 where none does.
+        work: multiply-adds of one forward of the model.
+    """
+
+    example: Any
+    twins: dict[str, str]
+    expected: dict[str, tuple[float, float]]
+    zero: dict[str, Zero]
+    share: float
+    base_width: int
+    work: float
+
+
+def prepare(graph: Graph, base: Graph, facts: Mapping[str, Facts], p: Parametrization, example: Any) -> Trial:
+    """What `prove` needs, taken from the analysed models while they are at hand."""
+    twins = {name: f.twin for name, f in facts.items()}
+    zero = {}
+    for name, f in facts.items():
+        tail = f.zero_tail and f.where == "tail"
+        if tail or "contract" in f.uses:
+            fan = f.fans[2] if "contract" in f.uses else 1
+            zero[name] = Zero(fan, p.rows[name].init, 1 / f.m_L if tail else 1.0, tail)
+    ratios = list(p.depth.values()) if isinstance(p.depth, dict) else [p.depth]
+    falls = (p.scheme.alpha or 0.0) > 0.5 and any(r != 1 for r in ratios)
+    share = random_share(base) if falls else 0.0
+    return Trial(
+        example=example,
+        twins=twins,
+        expected=_uses(graph, base, facts, expected(graph, base, twins)),
+        zero=zero,
+        share=share if share > MOST else 0.0,
+        base_width=min((n for f in facts.values() for n in _grown(f)), default=0),
+        work=_work(graph),
+    )
+
+
+def _grown(f: Facts) -> list[int]:
+    """The extents of a matrix's twin that grow."""
+    pairs = ((f.m_in, f.fans[2]), (f.m_out, f.fans[3])) if f.kind == "matrix" else ()
+    return [n for m, n in pairs if m != 1]
+
+
+def _uses(
+    graph: Graph, base: Graph, facts: Mapping[str, Facts], found: dict[str, tuple[float, float]]
+) -> dict[str, tuple[float, float]]:
+    """Shared parameters: what several uses give adds up as they agree, from m_U^1/2 to m_U."""
+    for name, f in facts.items():
+        low, high = found.get(name, (1.0, 1.0))
+        more = len(graph.uses[name]) / max(1, len(base.uses[f.twin])) if graph.uses[name] else 1.0
+        if f.reuse != 1:
+            found[name] = (low * min(1.0, f.reuse**-0.5), high)
+        elif f.where == "outside" and more != 1:
+            found[name] = (low * min(1.0, more), high * max(1.0, more))
+    return found
+
+
+def _work(graph: Graph) -> float:
+    trace = graph.trace
+    uses = {
+        (u.node, u.fan_in) for us in graph.uses.values() for u in us if u.kind == "contract" and u.node >= 0
+    }
+    return sum(fan_in * math.prod(trace.values[trace.nodes[n].outputs[0]].shape) for n, fan_in in uses)
+
+
+def prove(
+    p: Parametrization, trial: Trial | None, model: nn.Module, base: nn.Module, *, rescaled: bool
+) -> Proof:
+    """Try a plan by one backward in each model. It never raises because of what a model is: "untested", with the reason.
+
+    Args:
+        rescaled: the model's numbers are those it trains from (`p.apply` was called); else they are rescaled on a copy.
+    """
+    if trial is None:
+        return Proof(
+            reason="a parametrization read from JSON has no example: parametrize anew, or keep the one that was made"
+        )
+    if trial.work > WORK:
+        return Proof(
+            reason=f"one forward is {trial.work:.1e} multiply-adds, above {WORK:.0e}: call p.prove(model, base) for it"
+        )
+    try:
+        mine, theirs = _both(p, trial, model, base, rescaled)
+    except Untested as why:
+        return Proof(reason=str(why))
+    if mine.outputs != theirs.outputs and len(mine.outputs) != len(theirs.outputs):
+        return Proof(reason=f"model and base return {len(mine.outputs)} and {len(theirs.outputs)} outputs")
+    shapes = {n: tuple(q.shape) for n, q in base.named_parameters()}
+    frozen = {n for n, q in p.named_parameters(model).items() if not q.requires_grad}
+    claim = Claim(
+        claimed=_claimed(p),
+        share=trial.share,
+        narrow=0 < trial.base_width < NARROW,
+        frozen=frozenset(frozen),
+        expected=trial.expected,
+    )
+    groups = kinds(p.rows, trial.twins, shapes)
+    return judged(p.rows, groups, mine.gradients, theirs.gradients, (mine.starts, theirs.starts), claim)
+
+
+def _claimed(p: Parametrization) -> bool:
+    ratios = list(p.depth.values()) if isinstance(p.depth, dict) else [p.depth]
+    deeper = any(r != 1 for r in ratios)
+    return not p.scheme.identity and p.scheme.width != "sp" and (p.scheme.alpha is not None or not deeper)
+
+
+def _both(
+    p: Parametrization, trial: Trial, model: nn.Module, base: nn.Module, rescaled: bool
+) -> tuple[Backward, Backward]:
+    """The two backward passes, in the mode in which the base uses more of its parameters; eval where both use all."""
+    called = {id(q): n for n, q in model.named_parameters()}
+    rows = {called[id(q)]: name for name, q in p.named_parameters(model).items() if id(q) in called}
+    mine = {n: _tried(p, trial, rows[n], q, rescaled) for n, q in model.named_parameters() if n in rows}
+    grown = {t: n for n, t in trial.twins.items()}
+    theirs = {
+        n: _nonzero(q.detach(), n, dataclasses.replace(trial.zero[grown[n]], init=1.0, shrink=1.0))
+        if grown.get(n) in trial.zero
+        else q.detach()
+        for n, q in base.named_parameters()
+    }
+    of_base = backward(base, theirs, trial.example)
+    training = False
+    if base.training and model.training and len(of_base.gradients) < len(theirs):
+        trained = backward(base, theirs, trial.example, training=True)
+        if len(trained.gradients) > len(of_base.gradients):
+            of_base, training = trained, True
+    of_model = backward(model, mine, trial.example, training=training)
+    named = {rows.get(n, n): x for n, x in of_model.gradients.items()}
+    starts = {rows.get(n, n): x for n, x in of_model.starts.items()}
+    return dataclasses.replace(of_model, gradients=named, starts=starts), of_base
+
+
+def _tried(p: Parametrization, trial: Trial, name: str, q: nn.Parameter, rescaled: bool) -> Tensor:
+    row, x = p.rows[name], q.detach()
+    if not rescaled and row.rescale not in (1.0, None):
+        x = scaled(x.to(torch.promote_types(x.dtype, torch.float32)), row.rescale, row.offset).to(x.dtype)
+    if name not in trial.zero:
+        return x
+    return _nonzero(x, trial.twins[name], trial.zero[name])
+
+
+def _nonzero(x: Tensor, seed: str, zero: Zero) -> Tensor:
+    """A tensor of zeros as small numbers, so that what is before it has a gradient; any other as it is."""
+    if x.is_meta or not x.is_floating_point():
+        return x
+    if bool(x.any()):
+        return x * (SMALL * zero.shrink / x.float().square().mean().sqrt()) if zero.tail else x
+    generator = torch.Generator().manual_seed(sum(map(ord, seed)))
+    noise = torch.randn(x.shape, generator=generator).to(x)
+    return noise * (SMALL * zero.init * zero.shrink / math.sqrt(zero.fan))
+
+
+def report(proof: Proof, *, strict: bool) -> list[str]:
+    """What the notes say of a proof; a loud warning where it failed.
+
+    Raises:
+        StructureError: it failed and `strict` is set.
+    """
+    if proof.reason:
+        return [f"not proven by a step: {proof.reason}."]
+    if not proof.wrong:
+        return []
+    lines = [
+        "the plan does not hold for a first step, which must change the network alike at every size (target over base):",
+        *(f"  - {row}" for row in proof.wrong[:6]),
+        *(
+            [f"  - and {len(proof.wrong) - 6} more kinds; p.proof has them all"]
+            if len(proof.wrong) > 6
+            else []
+        ),
+        "What was read from the structure is wrong somewhere before or at these parameters. Look for constants, sums and "
+        "numbers of paths that depend on the size; make them the same at every size, or say the factors with overrides=.",
+    ]
+    if strict:
+        raise StructureError("\n".join(lines))
+    warnings.warn("\n".join(lines), UserWarning, stacklevel=4)
+    return ["\n".join(lines)]
