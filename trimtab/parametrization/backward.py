@@ -13,12 +13,13 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from trimtab.errors import TrimtabError
 from trimtab.structure.recording import as_call, tensors_in, untouched
 from trimtab.structure.trace import adjustable
 
@@ -35,7 +36,7 @@ class Sums:
     """Sums over the entries of one gradient.
 
     Args:
-        size: sum |g|.
+        size: sum |g|; of an optimizer's step d, -sum g d.
         square: sum g^2.
         count: how many entries.
     """
@@ -67,13 +68,22 @@ class Backward:
     outputs: tuple[tuple[int, ...], ...]
 
 
+Measure = Callable[[Mapping[str, Tensor], Mapping[str, Tensor]], dict[str, "Sums"]]
+
+
 def backward(
-    model: nn.Module, values: Mapping[str, Tensor], example: Any, *, training: bool = False
+    model: nn.Module,
+    values: Mapping[str, Tensor],
+    example: Any,
+    *,
+    training: bool = False,
+    measure: Measure | None = None,
 ) -> Backward:
     """One backward of `model` at `values`, in eval mode unless `training`.
 
     Args:
         values: parameters by their names in the model; what is not named keeps its own numbers.
+        measure: (parameters, gradients) -> the sums of each; by default those of the gradients themselves.
 
     >>> net = nn.Linear(3, 2)
     >>> sorted(backward(net, dict(net.named_parameters()), torch.randn(4, 3)).gradients)
@@ -85,8 +95,8 @@ def backward(
     starts: dict[str, float] = {}
     with as_it_was(model), untouched(model, training=training), torch.enable_grad():
         try:
-            found, outputs = _run(model, values, example, starts)
-        except Untested:
+            found, outputs = _run(model, values, example, starts, measure or of_gradients)
+        except (Untested, TrimtabError):
             raise
         except Exception as error:  # whatever a user's forward may raise
             line = (str(error).strip().splitlines() or [""])[0][:160]
@@ -97,7 +107,11 @@ def backward(
 
 
 def _run(
-    model: nn.Module, values: Mapping[str, Tensor], example: Any, starts: dict[str, float]
+    model: nn.Module,
+    values: Mapping[str, Tensor],
+    example: Any,
+    starts: dict[str, float],
+    measure: Measure,
 ) -> tuple[dict[str, Sums], list[Tensor]]:
     own = dict(model.named_parameters())
     leaves = {n: _leaf(values.get(n, q)) for n, q in own.items() if adjustable(q)}
@@ -119,16 +133,20 @@ def _run(
         gradients = torch.autograd.grad(
             outputs, list(leaves.values()), cotangents, allow_unused=True, retain_graph=k + 1 < COTANGENTS
         )
-        for name, g in zip(leaves, gradients, strict=True):
-            if g is not None:
-                sums[name] = sums.get(name, Sums(0.0, 0.0, 0)) + _sums(g)
+        given = {name: g for name, g in zip(leaves, gradients, strict=True) if g is not None}
+        for name, found in measure(leaves, given).items():
+            sums[name] = sums.get(name, Sums(0.0, 0.0, 0)) + found
     return sums, outputs
 
 
-def _sums(g: Tensor) -> Sums:
-    g = g.detach().to(torch.promote_types(g.dtype, torch.float32))
-    square = float(torch.linalg.vector_norm(g, dtype=torch.float64)) ** 2
-    return Sums(float(g.abs().sum(dtype=torch.float64)), square, g.numel())
+def of_gradients(_parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> dict[str, Sums]:
+    """Sums of |g| and g^2."""
+    found = {}
+    for name, g in gradients.items():
+        g = g.detach().to(torch.promote_types(g.dtype, torch.float32))
+        square = float(torch.linalg.vector_norm(g, dtype=torch.float64)) ** 2
+        found[name] = Sums(float(g.abs().sum(dtype=torch.float64)), square, g.numel())
+    return found
 
 
 def _wide(t: Tensor) -> Tensor:

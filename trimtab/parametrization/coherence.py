@@ -168,11 +168,14 @@ def _size(graph: Graph, node: Node, acts: list[int], spread: Spread, size: list[
         return math.prod(size[i] for i in acts)
     if node.name == "div":
         return size[acts[0]] / (size[acts[1]] if len(acts) == 2 else 1.0)
-    if node.name in POWERS:
-        return most ** POWERS[node.name]
+    power = _power(node)
+    return most if power is None else most**power
+
+
+def _power(node: Node) -> float | None:
     if node.name == "pow" and len(node.args) > 1 and isinstance(node.args[1], int | float):
-        return most ** float(node.args[1])
-    return most
+        return float(node.args[1])
+    return POWERS.get(node.name)
 
 
 def _spreads(graph: Graph, node: Node) -> bool:
@@ -201,6 +204,9 @@ def _back(graph: Graph, spread: Spread, size: list[float], *, agree: bool) -> li
                 factor = min(1.0, spread.ratio(node, i)) ** 0.5 if _spreads(graph, node) else 1.0
             if node.name == "mul" or product:
                 factor *= math.prod(size[j] for j in acts if j != i)
+            power = _power(node)
+            if power is not None and power > 1:  # d x^p is as large as x^(p-1)
+                factor *= size[i] ** (power - 1)
             reach[i] = max(reach[i], factor * after)
     return reach
 

@@ -10,16 +10,17 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from trimtab.errors import StructureError
-from trimtab.parametrization.backward import Backward, Untested, backward
+from trimtab.parametrization.backward import Backward, Measure, Sums, Untested, backward, of_gradients
 from trimtab.parametrization.coherence import expected
 from trimtab.parametrization.notes import MOST, random_share
+from trimtab.parametrization.optimizers import default, family
 from trimtab.parametrization.proof_verdicts import NARROW, Claim, Proof, judged, kinds
 from trimtab.parametrization.roles import Facts
 from trimtab.structure.graph import Graph
@@ -117,12 +118,19 @@ def _work(graph: Graph) -> float:
 
 
 def prove(
-    p: Parametrization, trial: Trial | None, model: nn.Module, base: nn.Module, *, rescaled: bool
+    p: Parametrization,
+    trial: Trial | None,
+    model: nn.Module,
+    base: nn.Module,
+    *,
+    rescaled: bool,
+    steps: Steps | None = None,
 ) -> Proof:
     """Try a plan by one backward in each model. It never raises because of what a model is: "untested", with the reason.
 
     Args:
         rescaled: the model's numbers are those it trains from (`p.apply` was called); else they are rescaled on a copy.
+        steps: what an optimizer's step does in model and base (`one_step`), in place of sum u |g|.
     """
     if trial is None:
         return Proof(
@@ -133,7 +141,14 @@ def prove(
             reason=f"one forward is {trial.work:.1e} multiply-adds, above {WORK:.0e}: call p.prove(model, base) for it"
         )
     try:
-        mine, theirs = _both(p, trial, model, base, rescaled)
+        mine, theirs = _both(
+            p,
+            trial,
+            model,
+            base,
+            rescaled,
+            (steps.model, steps.base) if steps else (of_gradients, of_gradients),
+        )
     except Untested as why:
         return Proof(reason=str(why))
     if mine.outputs != theirs.outputs and len(mine.outputs) != len(theirs.outputs):
@@ -148,7 +163,15 @@ def prove(
         expected=trial.expected,
     )
     groups = kinds(p.rows, trial.twins, shapes)
-    return judged(p.rows, groups, mine.gradients, theirs.gradients, (mine.starts, theirs.starts), claim)
+    return judged(
+        p.rows,
+        groups,
+        mine.gradients,
+        theirs.gradients,
+        (mine.starts, theirs.starts),
+        claim,
+        step=steps.power if steps else 0.0,
+    )
 
 
 def _claimed(p: Parametrization) -> bool:
@@ -158,7 +181,12 @@ def _claimed(p: Parametrization) -> bool:
 
 
 def _both(
-    p: Parametrization, trial: Trial, model: nn.Module, base: nn.Module, rescaled: bool
+    p: Parametrization,
+    trial: Trial,
+    model: nn.Module,
+    base: nn.Module,
+    rescaled: bool,
+    steps: tuple[Measure, Measure],
 ) -> tuple[Backward, Backward]:
     """The two backward passes, in the mode in which the base uses more of its parameters; eval where both use all."""
     called = {id(q): n for n, q in model.named_parameters()}
@@ -171,16 +199,19 @@ def _both(
         else q.detach()
         for n, q in base.named_parameters()
     }
-    of_base = backward(base, theirs, trial.example)
+    of_base = backward(base, theirs, trial.example, measure=steps[1])
     training = False
     if base.training and model.training and len(of_base.gradients) < len(theirs):
-        trained = backward(base, theirs, trial.example, training=True)
+        trained = backward(base, theirs, trial.example, training=True, measure=steps[1])
         if len(trained.gradients) > len(of_base.gradients):
             of_base, training = trained, True
-    of_model = backward(model, mine, trial.example, training=training)
-    named = {rows.get(n, n): x for n, x in of_model.gradients.items()}
+
+    def measure(parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> dict[str, Sums]:
+        return steps[0](*({rows[n]: t for n, t in x.items() if n in rows} for x in (parameters, gradients)))
+
+    of_model = backward(model, mine, trial.example, training=training, measure=measure)
     starts = {rows.get(n, n): x for n, x in of_model.starts.items()}
-    return dataclasses.replace(of_model, gradients=named, starts=starts), of_base
+    return dataclasses.replace(of_model, starts=starts), of_base
 
 
 def _tried(p: Parametrization, trial: Trial, name: str, q: nn.Parameter, rescaled: bool) -> Tensor:
@@ -201,6 +232,65 @@ def _nonzero(x: Tensor, seed: str, zero: Zero) -> Tensor:
     generator = torch.Generator().manual_seed(sum(map(ord, seed)))
     noise = torch.randn(x.shape, generator=generator).to(x)
     return noise * (SMALL * zero.init * zero.shrink / math.sqrt(zero.fan))
+
+
+@dataclasses.dataclass(frozen=True)
+class Steps:
+    """One optimizer's step in model and base; `power`: its sum g d grows as |g| (1) or as g^2 (2)."""
+
+    model: Measure
+    base: Measure
+    power: float
+
+
+def one_step(p: Parametrization, cls: Any, hyper: dict[str, Any]) -> Steps:
+    """What one step d of an optimizer does to L in each parameter, -sum g d: in the model as `p.optimizer` builds it, in the
+    base as the class is. Each cotangent starts a new optimizer on copies.
+
+    Args:
+        hyper: `lr` (1e-3 where it is not said), `only`, and the optimizer's own; no weight decay but what is said here.
+    """
+    hyper = {"lr": 1e-3} | ({"weight_decay": 0.0} if default(cls, "weight_decay") else {}) | hyper
+    only = {k: hyper.pop(k) for k in ("only", "no_decay") if k in hyper}
+
+    def moved(optimizer: Any, copies: Mapping[str, nn.Parameter]) -> dict[str, Sums]:
+        held = {id(q) for group in optimizer.param_groups for q in group["params"]}
+        before = {n: q.detach().clone() for n, q in copies.items() if id(q) in held and q.grad is not None}
+        optimizer.step()
+        found = {}
+        for n, start in before.items():
+            g, d = copies[n].grad.double(), (copies[n].detach() - start).double()  # type: ignore[union-attr]
+            found[n] = Sums(max(0.0, -float((g * d).sum())), float(g.square().sum()), g.numel())
+        return found
+
+    def copied(parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> dict[str, nn.Parameter]:
+        copies = {n: nn.Parameter(t.detach().clone()) for n, t in parameters.items()}
+        for n, g in gradients.items():
+            copies[n].grad = g.detach().clone()
+        return copies
+
+    def model_step(parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> dict[str, Sums]:
+        copies = copied(parameters, gradients)
+        return moved(p.optimizer(cls, model=_Holder(copies), **only, **hyper), copies)
+
+    def base_step(parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> dict[str, Sums]:
+        copies = copied(parameters, gradients)
+        chosen = {p._trial.twins[n] for n in p._chosen(only.get("only"))} if p._trial else set[str]()
+        return moved(cls([q for n, q in copies.items() if n in chosen], **hyper), copies)
+
+    power = 2.0 if family(cls, hyper).rate == "u/s" and cls.__name__ != "Adadelta" else 1.0
+    return Steps(model_step, base_step, power)
+
+
+class _Holder(nn.Module):
+    """Parameters under the names they have in a model."""
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter]):
+        super().__init__()
+        self.held = dict(parameters)
+
+    def named_parameters(self, *_: Any, **__: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        return iter(self.held.items())
 
 
 def report(proof: Proof, *, strict: bool) -> list[str]:

@@ -29,7 +29,7 @@ BOUND = (
 )
 TOTAL = 1.4  # all kinds together
 NARROW = 64  # below this base width one kind scatters too much: only the total is judged
-FEW = 32  # entries in the base below which a sum of |g| is chance
+FEW = 32  # numbers of the base (times cotangents) below which a sum of |g| is chance
 FAINT = 1e-6  # of the largest entry's rms: a gradient that is rounding (key biases under softmax)
 
 
@@ -39,7 +39,7 @@ class ProofRow:
 
     Args:
         kind: its name, block numbers taken out.
-        count: how many tensors of the model are of this kind.
+        count: how many tensors of the model are of this kind; `entries`: how many numbers of the base.
         start: rms of what the kind writes to, None where no module of its own shows it.
         gradient: rms of the entries of the gradient; `wanted_gradient` is what the plan says.
         change: sum u |g|, what a first Adam-like step does to L.
@@ -61,6 +61,7 @@ class ProofRow:
     wanted_gradient: float
     verdict: Verdict
     cause: str = ""
+    entries: int = 0
 
     def __str__(self) -> str:
         if self.change is None or self.gradient is None:
@@ -211,17 +212,24 @@ def judged(
     base: Mapping[str, Sums],
     starts: tuple[Mapping[str, float], Mapping[str, float]],
     claim: Claim,
+    *,
+    step: float = 0.0,
 ) -> Proof:
-    """The proof of a plan from the sums of two backward passes."""
+    """The proof of a plan from the sums of two backward passes.
+
+    Args:
+        step: the sums are those of an optimizer's step, which carries its own factors: how it answers to the gradient, 1 (its
+            sum g d grows as |g|, as Adam's) or 2 (as g^2, as SGD's); 0 where u is still to be multiplied in.
+    """
     loudest = max((x.rms for x in base.values()), default=0.0)
     chancy = _chancy(rows, groups, target, base)
     made = []
     total_target = total_base = 0.0
     for kind in groups:
-        pool = _pooled(rows, kind, target, base)
+        pool = _pooled(rows, kind, target, base, step)
         row = _row(rows, kind, pool, _start(kind, starts), claim, loudest, chancy)
         made.append(row)
-        if row.change is not None and row.verdict not in ("untested", "not claimed"):
+        if row.change is not None and row.verdict != "untested" and not set(kind.names) <= claim.frozen:
             total_target += pool.weight * row.change / row.wanted
             total_base += pool.weight
     if not total_base or not total_target:
@@ -236,8 +244,9 @@ def _chancy(
     """Branches of which the example uses a part (experts): how many tokens each part gets is chance."""
     unused = set[str]()
     for kind in groups:
-        for b, names in kind.grown.items():
-            unused |= {n for n in names if n not in target or target[n].square == 0 or b not in base}
+        if any(n in target for n in kind.names):  # else nothing of the kind takes part
+            for b, names in kind.grown.items():
+                unused |= {n for n in names if n not in target or target[n].square == 0 or b not in base}
     used = {rows[n].branch for kind in groups for n in kind.names if n not in unused}
     return {rows[n].branch for n in unused if rows[n].branch} & used
 
@@ -255,7 +264,7 @@ class _Pool:
 
 
 def _pooled(
-    rows: Mapping[str, Row], kind: Kind, target: Mapping[str, Sums], base: Mapping[str, Sums]
+    rows: Mapping[str, Row], kind: Kind, target: Mapping[str, Sums], base: Mapping[str, Sums], step: float
 ) -> _Pool:
     change = sgd = square = size = twin_square = 0.0
     entries = 0
@@ -263,7 +272,7 @@ def _pooled(
         x, mine = base.get(b), [(rows[n], target[n]) for n in names if n in target]
         if x is None or not mine:
             continue
-        change += sum(r.u * t.size for r, t in mine) / len(mine)
+        change += sum((1.0 if step else r.u) * t.size for r, t in mine) / len(mine)
         sgd += sum(r.u / r.s * t.square for r, t in mine) / len(mine)
         square += x.count * sum(t.square / t.count for _, t in mine) / len(mine)
         size, twin_square = size + x.size, twin_square + x.square
@@ -271,7 +280,7 @@ def _pooled(
     if not size or not twin_square:
         return _Pool(0.0, 0.0, 0.0, 0, 0.0, 0.0)
     return _Pool(
-        change=kind.growth * change / size,
+        change=(kind.growth * change / size) ** (1 / step if step else 1.0),
         sgd=kind.growth * sgd / twin_square,
         gradient=math.sqrt(square / twin_square),
         entries=entries,
@@ -326,6 +335,7 @@ def _row(
         change=pool.change,
         gradient=pool.gradient,
         sgd=pool.sgd,
+        entries=pool.entries,
         wanted=min(max(pool.change, low), high),
         wanted_gradient=s * min(max(pool.gradient / s, low), high),
     )

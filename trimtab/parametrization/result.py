@@ -177,7 +177,13 @@ class Parametrization:
             hyper: the optimizer's hyperparameters, `lr` among them.
         """
         rescaled = self._applied or not any(m is model for m in self._models)
-        self.proof = proof.prove(self, self._trial, model, base, rescaled=rescaled)
+        steps = None
+        if optimizer is not None:
+            other = copy.copy(self)
+            other.notes, other._models, other._families = list(self.notes), [], dict(self._families)
+            other._exempt, other._decayed = set(), set()
+            steps = proof.one_step(other, optimizer, hyper)
+        self.proof = proof.prove(self, self._trial, model, base, rescaled=rescaled, steps=steps)
         self.notes += [n for n in proof.report(self.proof, strict=False) if n not in self.notes]
         return self.proof
 
