@@ -208,9 +208,10 @@ def place(where, **wrong):
     return plant
 
 
-def folds_without(step):
+def folds_without(*steps):
     def plant(patch):
-        patch.setattr(folds._Collector, step, lambda self, *_: None)
+        for step in steps:
+            patch.setattr(folds._Collector, step, lambda self, *_: None)
 
     return plant
 
@@ -302,7 +303,7 @@ PLANTED = {
     "a constant of the size left in": (folds_without("constants"), "embedding-times-sqrt-width", WIDE),
     "a tied head left unscaled": (folds_without("tied"), "tied-head-times-width-to-minus-half", WIDE),
     "the model's own depth factor counted twice": (
-        folds_without("branches"),
+        folds_without("branches", "constants"),
         "own-multiplier-over-sqrt-depth",
         DEEP,
     ),

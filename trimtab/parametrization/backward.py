@@ -4,8 +4,8 @@
 model's place for one call (`torch.func.functional_call`), so the user's own tensors, their `.grad` and their hooks are
 not touched, and a model can be tried as it will be after `p.apply`.
 
-Only outputs that no other output is computed from take part: the caches and hidden states that a language model returns
-beside its logits are on the way to them, and a cotangent there would be another loss.
+Not every output takes part (`last`): the caches and hidden states that a language model returns beside its logits are on
+the way to them, and a cotangent there would be another loss.
 """
 
 from __future__ import annotations
@@ -175,7 +175,8 @@ def _like(example: Any, first: Tensor) -> Any:
 
 
 def last(tensors: list[Tensor]) -> list[Tensor]:
-    """The differentiable float tensors that no other of them is computed from.
+    """The differentiable float tensors that a loss is taken of: no other is computed from them, and each, the farthest first,
+    depends on a leaf that those before it do not. A state kept for the next call (a cache) is left out.
 
     >>> x = torch.ones(2, requires_grad=True)
     >>> hidden = 2 * x
@@ -187,14 +188,29 @@ def last(tensors: list[Tensor]) -> list[Tensor]:
         for t in tensors
         if t.is_floating_point() and t.grad_fn is not None and t.numel()
     }
-    todo = [f for t in able.values() if t.grad_fn is not None for f, _ in t.grad_fn.next_functions if f]
-    reached: set[Any] = set(todo)
+    reached = set[Any]().union(*(_behind(t.grad_fn) for t in able.values()))
+    ends = {
+        t: {f for f in _behind(t.grad_fn) if hasattr(f, "variable")}
+        for t in able.values()
+        if t.grad_fn not in reached
+    }
+    found, covered = list[Tensor](), set[Any]()
+    for t, leaves in sorted(ends.items(), key=lambda item: -len(item[1])):
+        if leaves - covered:
+            found.append(t)
+            covered |= leaves
+    return found
+
+
+def _behind(f: Any) -> set[Any]:
+    """The steps of the backward pass behind one, itself left out."""
+    todo, reached = [f], set[Any]()
     while todo:
-        for f, _ in todo.pop().next_functions:
-            if f is not None and f not in reached:
-                reached.add(f)
-                todo.append(f)
-    return [t for t in able.values() if t.grad_fn not in reached]
+        for g, _ in todo.pop().next_functions:
+            if g is not None and g not in reached:
+                reached.add(g)
+                todo.append(g)
+    return reached
 
 
 @contextlib.contextmanager

@@ -18,13 +18,14 @@ from collections.abc import Mapping
 
 from trimtab.structure import operations
 from trimtab.structure.graph import Graph
+from trimtab.structure.tails import is_zero
 from trimtab.structure.trace import Node, Trace
 
 ROUNDS = (14, 10, 6, 3, 1)  # how far back two values must look alike to be twins, the most first
 SPREADS = frozenset(["expand", "repeat", "repeat_interleave"])
 BOUNDED = frozenset(
-    ["_softmax", "softmax", "sigmoid", "exp", "softplus", "_log_softmax", "hardsigmoid", "cos"]
-)
+    ["sigmoid", "exp", "softplus", "hardsigmoid", "cos"]
+)  # not small where their input is; softmaxes too
 POWERS = {"sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0, "square": 2.0}
 
 
@@ -34,14 +35,15 @@ def expected(model: Graph, base: Graph, twin: Mapping[str, str]) -> dict[str, tu
     sizes = _forward(model, spread)
     even = [1.0] * len(sizes)
     low, high = (_back(model, spread, s, agree=a) for s, a in ((sizes, False), (even, True)))
-    return {
-        name: (
-            _of_parameter(model, base, name, twin[name], spread, low, sizes),
-            _of_parameter(model, base, name, twin[name], spread, high, even),
-        )
-        for name in model.uses
-        if name in twin
-    }
+    found = {}
+    for name in model.uses:
+        if name in twin:
+            ends = [
+                _of_parameter(model, base, name, twin[name], spread, reach, size)
+                for reach, size in ((low, sizes), (high, even))
+            ]
+            found[name] = (min(ends), max(ends))
+    return found
 
 
 class Spread:
@@ -145,8 +147,12 @@ def _keys(trace: Trace, labels: Mapping[int, str]) -> list[list[int]]:
 
 
 def _forward(graph: Graph, spread: Spread) -> list[float]:
-    """Size of each activation at the start over what it will be."""
-    size = [1.0] * len(graph.trace.values)
+    """Size of each activation at the start over what it will be; 0 of a state that starts at zero."""
+    real = graph.trace.real
+    size = [
+        0.0 if real and v.constant and v.is_float and is_zero(graph.trace, v.index) else 1.0
+        for v in graph.trace.values
+    ]
     for node in graph.trace.nodes:
         acts = [i for i in node.inputs if graph.act[i]]
         if acts and node.outputs:
@@ -158,18 +164,18 @@ def _forward(graph: Graph, spread: Spread) -> list[float]:
 
 def _size(graph: Graph, node: Node, acts: list[int], spread: Spread, size: list[float]) -> float:
     most = max(size[i] for i in acts)
-    if node.name in operations.NORMS or node.name in BOUNDED:
+    if node.name in operations.NORMS or node.name in BOUNDED or "softmax" in node.name:
         return 1.0
     if graph.mixing[node.index]:
         return most * min(1.0, 1 / spread.ratio(node, acts[0])) ** 0.5
     if node.name in operations.MATMULS and len(acts) == 2:
         return size[acts[0]] * size[acts[1]] * min(1.0, 1 / spread.summed(node)) ** 0.5
     if node.name == "mul":
-        return math.prod(size[i] for i in acts)
+        return math.prod(size[i] for i in node.inputs if graph.act[i] or not size[i])
     if node.name == "div":
-        return size[acts[0]] / (size[acts[1]] if len(acts) == 2 else 1.0)
+        return size[acts[0]] / (size[acts[1]] if len(acts) == 2 and size[acts[1]] else 1.0)
     power = _power(node)
-    return most if power is None else most**power
+    return most if power is None or not most else most**power
 
 
 def _power(node: Node) -> float | None:
@@ -203,18 +209,27 @@ def _back(graph: Graph, spread: Spread, size: list[float], *, agree: bool) -> li
             else:
                 factor = min(1.0, spread.ratio(node, i)) ** 0.5 if _spreads(graph, node) else 1.0
             if node.name == "mul" or product:
-                factor *= math.prod(size[j] for j in acts if j != i)
+                factor *= math.prod(size[j] for j in node.inputs if j != i and (graph.act[j] or not size[j]))
             power = _power(node)
             if power is not None and power > 1:  # d x^p is as large as x^(p-1)
                 factor *= size[i] ** (power - 1)
+            if node.name in operations.NORMS and size[i]:  # a norm makes up for a small input
+                factor /= size[i]
             reach[i] = max(reach[i], factor * after)
     return reach
 
 
 def last_outputs(graph: Graph) -> set[int]:
-    """The outputs that no other output is computed from."""
+    """The outputs that a loss is taken of (`backward.last`): no other is computed from them, and each has a parameter of its own."""
     outs = graph.trace.outputs
-    return {o for o in outs if not any(p != o and graph.behind[p] >> o & 1 for p in outs)}
+    last = [o for o in outs if not any(p != o and graph.behind[p] >> o & 1 for p in outs)]
+    known = sum(1 << i for i in graph.trace.params.values())
+    found, covered = set[int](), 0
+    for o in sorted(last, key=lambda o: -(graph.behind[o] & known).bit_count()):
+        if graph.behind[o] & known & ~covered:
+            found.add(o)
+            covered |= graph.behind[o] & known
+    return found
 
 
 def _of_parameter(

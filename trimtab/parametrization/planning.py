@@ -122,7 +122,7 @@ def parametrize(
     p._draws = prepare(facts, rows, base, said, p.width)
     p._aliases, p._numbers = _aliases(model), numbers
     p._remember(model)
-    p._trial = proof.prepare(graph, base_graph, facts, p, example)
+    p._trial = proof.prepare(graph, base_graph, pairing, facts, p, example)
     if graph.trace.real:
         if apply:
             p.apply(model)

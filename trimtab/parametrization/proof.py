@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from trimtab.errors import StructureError
 from trimtab.parametrization.backward import Backward, Measure, Sums, Untested, backward, of_gradients
 from trimtab.parametrization.coherence import expected
-from trimtab.parametrization.notes import MOST, random_share
+from trimtab.parametrization.deep_limit import distance
 from trimtab.parametrization.optimizers import default, family
+from trimtab.parametrization.pairing import Pairing
 from trimtab.parametrization.proof_verdicts import NARROW, Claim, Proof, judged, kinds
 from trimtab.parametrization.roles import Facts
 from trimtab.structure.graph import Graph
@@ -53,7 +54,8 @@ class Trial:
     Args:
         twins: {parameter of the model: its counterpart in the base}.
         zero: parameters that may start at zero and hide what is before them.
-        base_width: the smallest of the base's extents that grow; 0 where none does.
+        far: why the base is far from its deep limit, empty where it is near.
+        base_width: the base's width; 0 where no width differs.
         work: multiply-adds of one forward of the model.
     """
 
@@ -61,49 +63,66 @@ class Trial:
     twins: dict[str, str]
     expected: dict[str, tuple[float, float]]
     zero: dict[str, Zero]
-    share: float
+    far: str
     base_width: int
     work: float
 
 
-def prepare(graph: Graph, base: Graph, facts: Mapping[str, Facts], p: Parametrization, example: Any) -> Trial:
+def prepare(
+    graph: Graph,
+    base: Graph,
+    pairing: Pairing,
+    facts: Mapping[str, Facts],
+    p: Parametrization,
+    example: Any,
+) -> Trial:
     """What `prove` needs, taken from the analysed models while they are at hand."""
     twins = {name: f.twin for name, f in facts.items()}
     zero = {}
     for name, f in facts.items():
         tail = f.zero_tail and f.where == "tail"
-        if tail or "contract" in f.uses:
+        token = (
+            f.where == "outside" and f.kind == "elementwise" and f.partner is None and not p.rows[name].offset
+        )
+        if tail or token or "contract" in f.uses:
             fan = f.fans[2] if "contract" in f.uses else 1
             zero[name] = Zero(fan, p.rows[name].init, 1 / f.m_L if tail else 1.0, tail)
-    ratios = list(p.depth.values()) if isinstance(p.depth, dict) else [p.depth]
-    falls = (p.scheme.alpha or 0.0) > 0.5 and any(r != 1 for r in ratios)
-    share = random_share(base) if falls else 0.0
+    grown = {f.stack: f.m_L for f in facts.values() if f.stack is not None}
+    of_base = {
+        base.residuals[pairing.branch_twin[r.index]].stack: grown[r.stack]
+        for r in graph.residuals
+        if r.stack in grown
+    }
     return Trial(
         example=example,
         twins=twins,
         expected=_uses(graph, base, facts, expected(graph, base, twins)),
         zero=zero,
-        share=share if share > MOST else 0.0,
-        base_width=min((n for f in facts.values() for n in _grown(f)), default=0),
+        far=distance(base, of_base, p.scheme.alpha),
+        base_width=_width(facts),
         work=_work(graph),
     )
 
 
-def _grown(f: Facts) -> list[int]:
-    """The extents of a matrix's twin that grow."""
-    pairs = ((f.m_in, f.fans[2]), (f.m_out, f.fans[3])) if f.kind == "matrix" else ()
-    return [n for m, n in pairs if m != 1]
+def _width(facts: Mapping[str, Facts]) -> int:
+    """The base's width: the extent that differs from the model's in most tensors; read from shapes, whatever the roles are."""
+    seen: dict[int, int] = {}
+    for f in facts.values():
+        for here, there in zip(f.shape, f.base_shape, strict=True):
+            if here != there:
+                seen[there] = seen.get(there, 0) + 1
+    return max(seen, key=lambda n: seen[n], default=0)
 
 
 def _uses(
     graph: Graph, base: Graph, facts: Mapping[str, Facts], found: dict[str, tuple[float, float]]
 ) -> dict[str, tuple[float, float]]:
-    """Shared parameters: what several uses give adds up as they agree, from m_U^1/2 to m_U."""
+    """Shared parameters: what m_U times more uses give adds up as they agree, and the first use may be unlike the others."""
     for name, f in facts.items():
         low, high = found.get(name, (1.0, 1.0))
         more = len(graph.uses[name]) / max(1, len(base.uses[f.twin])) if graph.uses[name] else 1.0
         if f.reuse != 1:
-            found[name] = (low * min(1.0, f.reuse**-0.5), high)
+            found[name] = (low * min(f.reuse, f.reuse**-0.5), high * max(1.0, f.reuse))
         elif f.where == "outside" and more != 1:
             found[name] = (low * min(1.0, more), high * max(1.0, more))
     return found
@@ -157,7 +176,7 @@ def prove(
     frozen = {n for n, q in p.named_parameters(model).items() if not q.requires_grad}
     claim = Claim(
         claimed=_claimed(p),
-        share=trial.share,
+        far=trial.far,
         narrow=0 < trial.base_width < NARROW,
         frozen=frozenset(frozen),
         expected=trial.expected,

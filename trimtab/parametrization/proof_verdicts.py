@@ -126,15 +126,15 @@ class Claim:
     """What a proof knows beside the sums.
 
     Args:
-        width, depth: whether the scheme claims the axis that changes.
-        share: of the base's stream made by its branches' randomness, where alpha lets it fall with depth; else 0.
+        claimed: whether the scheme claims the axes that change.
+        far: why the base is far from its deep limit, empty where it is near.
         narrow: the base is too narrow to judge kinds one by one.
         frozen: parameters that are not trained.
         expected: {parameter: (low, high)} of `coherence`.
     """
 
     claimed: bool
-    share: float
+    far: str
     narrow: bool
     frozen: frozenset[str]
     expected: Mapping[str, tuple[float, float]]
@@ -361,13 +361,9 @@ def _verdict(off: float, entries: int, frozen: bool, claim: Claim) -> tuple[Verd
         return "untested", f"{entries} numbers in the base are too few: their gradient is chance"
     if claim.narrow:
         return "untested", f"the base is narrower than {NARROW}: only the total is judged"
-    if claim.share:
-        return "far from its limit", _made_by_branches(claim.share)
+    if claim.far:
+        return "far from its limit", claim.far
     return "wrong", ""
-
-
-def _made_by_branches(share: float) -> str:
-    return f"{share:.0%} of the base's stream is made by its branches at the start, and that part falls with depth"
 
 
 def _total(change: float, made: list[ProofRow], claim: Claim) -> ProofRow:
@@ -381,8 +377,8 @@ def _total(change: float, made: list[ProofRow], claim: Claim) -> ProofRow:
             "wrong",
             "all kinds together: a constant or a sum over the width is not what the plan takes it for",
         )
-        if claim.share:
-            verdict, cause = "far from its limit", _made_by_branches(claim.share)
+        if claim.far:
+            verdict, cause = "far from its limit", claim.far
     return ProofRow(
         kind="total",
         role="",
