@@ -17,7 +17,7 @@ from typing import Any
 from torch import nn
 
 from trimtab.errors import InputError, LawError, StructureError
-from trimtab.parametrization import meta_buffers
+from trimtab.parametrization import meta_buffers, proof
 from trimtab.parametrization.base_draws import prepare
 from trimtab.parametrization.folds import collect, readout_ratio
 from trimtab.parametrization.multipliers import Multipliers, read_roles, refuse_absent
@@ -64,6 +64,7 @@ def parametrize(
     overrides: Mapping[str, Any] | None = None,
     roles: Mapping[str, Mapping[str, float]] | None = None,
     apply: bool = True,
+    strict: bool = False,
 ) -> Parametrization:
     """Carry the hyperparameters of `base` over to `model`, whatever its width and depth.
 
@@ -80,6 +81,7 @@ def parametrize(
         roles: {role: {"init" | "lr" | "weight_decay" | "eps": multiplier}}, tuned at the base and carried
             unchanged: pass the same ones with the base and with every other size.
         apply: rescale now. With False only the numbers are computed.
+        strict: raise where the proof by one step fails (`p.proof`); by default it warns.
 
     >>> import torch
     >>> def build(width):
@@ -118,11 +120,13 @@ def parametrize(
         model=model,
         base=base,
         buffers=buffers,
+        example=example,
     )
     if apply:
         p.apply(model)
     elif compared.model.trace.real:
         p.measure(model, strict=False)
+    p.try_one_step(model, base, rescaled=apply, strict=strict)
     return p
 
 
@@ -189,6 +193,7 @@ def _plan(
     model: nn.Module,
     base: nn.Module,
     buffers: Mapping[str, float],
+    example: Any,
 ) -> Parametrization:
     """From facts to numbers: folds, rows, and all that a parametrization holds."""
     gamma = gamma0
@@ -230,6 +235,7 @@ def _plan(
         draws=prepare(c.facts, rows, base, said, width),
         buffers=buffers,
         model=model,
+        trial=proof.prepare(c, rows, scheme, example),
     )
 
 

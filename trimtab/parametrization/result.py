@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from trimtab.errors import InputError, LawError
 from trimtab.parametrization import groups as grouping
+from trimtab.parametrization import proof as proofs
 from trimtab.parametrization.base_draws import Draw
 from trimtab.parametrization.carrying import Carry
 from trimtab.parametrization.clipping import clip
@@ -30,6 +31,7 @@ from trimtab.parametrization.init_measurement import measure
 from trimtab.parametrization.meta_buffers import confirm
 from trimtab.parametrization.optimizers import family
 from trimtab.parametrization.parameters import Branch, Row, row_from
+from trimtab.parametrization.proof_verdicts import Proof
 from trimtab.parametrization.rules import Scheme
 from trimtab.parametrization.table import render, rich_table
 from trimtab.parametrization.wrapped import parameters_inside
@@ -73,6 +75,7 @@ class Parametrization:
         draws: Mapping[str, Draw] | None = None,
         buffers: Mapping[str, float] | None = None,
         model: nn.Module | None = None,
+        trial: proofs.Trial | None = None,
         horizon: Horizon | None = None,
         decay: str | Decay = "product",
     ):
@@ -81,6 +84,9 @@ class Parametrization:
         self._aliases, self._draws, self._buffers = dict(aliases), draws, dict(buffers or {})
         self._models: list[nn.Module] = [] if model is None else [model]  # the model, then its wrappers
         self.horizon, self.decay = horizon, as_decay(decay)  # what groups were made with last
+        self.proof = Proof(reason="nothing was tried yet")
+        self._trial = trial
+        self._applied = False  # the model's numbers are those it trains from
         self._carries: dict[Any, Carry] = {}  # of the optimizers whose groups were made
         self._exempt: set[str] = set()  # names that some groups do not decay, and names that some do
         self._decayed: set[str] = set()
@@ -133,8 +139,41 @@ class Parametrization:
         confirm(model, self._buffers)
         self.measure(model, strict=True)
         self._rescale(model)
-        self._models = [model]
+        self._models, self._applied = [model], True
         return self
+
+    def prove(self, model: nn.Module, base: nn.Module, optimizer: Any = None, **hyper: Any) -> Proof:
+        """Try the plan by one step, as `parametrize` does. `p.proof` is the result; neither model changes.
+
+        Args:
+            model: the parametrized model as it starts training: after `p.apply`, or as `parametrize` left it.
+            base: the base, with its own start.
+            optimizer: a class. One step of it, built by `p.optimizer`, is taken on copies in place of the sums
+                over gradients.
+            hyper: the optimizer's hyperparameters, `lr` among them.
+        """
+        steps = None
+        if optimizer is not None:
+            other = copy.copy(self)
+            other.notes, other._models, other._carries = list(self.notes), [], dict(self._carries)
+            other._exempt, other._decayed = set(), set()
+            steps = proofs.one_step(other, optimizer, hyper)
+        rescaled = self._applied or not any(m is model for m in self._models)
+        self.try_one_step(model, base, rescaled=rescaled, steps=steps)
+        return self.proof
+
+    def try_one_step(
+        self,
+        model: nn.Module,
+        base: nn.Module,
+        *,
+        rescaled: bool,
+        strict: bool = False,
+        steps: proofs.Steps | None = None,
+    ) -> None:
+        """Fill `p.proof`, with a warning and a note where it fails; `rescaled`: the model starts as it is."""
+        self.proof = proofs.prove(self, self._trial, model, base, rescaled=rescaled, steps=steps)
+        self.notes += [n for n in proofs.report(self.proof, strict=strict) if n not in self.notes]
 
     def with_rows(self, rows: dict[str, Row]) -> Parametrization:
         """The same parametrization with other numbers."""

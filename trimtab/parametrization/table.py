@@ -83,9 +83,7 @@ def render(p: Parametrization) -> str:
         if k == 0:
             text.append("  ".join("-" * w for w in widths))
     head = [summary(p), "", "learning rate over the base's, with Adam or AdamW:", *rates(p), ""]
-    return "\n".join(
-        [*head, *text, "", *LEGEND, *([""] if p.notes else []), *(f"note: {n}" for n in p.notes)]
-    )
+    return "\n".join([*head, *text, "", *LEGEND, "", str(p.proof), *(f"note: {n}" for n in p.notes)])
 
 
 def rich_table(p: Parametrization) -> Any:
@@ -104,5 +102,6 @@ def rich_table(p: Parametrization) -> Any:
         *rates(p),
         table,
         *legend,
+        str(p.proof),
         *(f"[dim]note:[/dim] {n}" for n in p.notes),
     )

@@ -1,0 +1,436 @@
+"""A plan is tried by one step: what is right is good, what is wrong is said, and nothing of the user's models changes."""
+
+import copy
+import dataclasses
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import trimtab
+from structures import CASES, IDS, Block, Net, X
+from trimtab.parametrization import folds, optimizers, proof, roles, rules
+
+BASE, WIDE, DEEP = (64, 2), (256, 2), (64, 8)
+
+
+def proven(build, size=WIDE, base=BASE, example=X, seed=0, **more):
+    torch.manual_seed(seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return trimtab.parametrize(build(*size), build(*base), example=example, **more)
+
+
+QUICK = [
+    "residual-mlp",
+    "pre-norm-transformer",
+    "tied-with-packed-attention",
+    "one-key-head-for-all",
+    "norm-on-queries",
+    "rezero",
+    "tiny-layer-scale",
+    "mixture-of-experts",
+    "stages-of-blocks-called-alike",
+    "attention-that-averages-features",
+    "gru",
+]
+
+
+@pytest.mark.parametrize("size", [WIDE, DEEP])
+@pytest.mark.parametrize("name", QUICK)
+def test_what_is_right_is_good(name, size):
+    case = CASES[name]
+    p = proven(case.build, size, example=case.example, overrides=case.overrides)
+    assert p.proof.verdict == "good", "\n".join(map(str, p.proof))
+
+
+class NormTimesRoot(nn.Module):
+    """An RMS norm written with F.normalize: the vector has length 1, and sqrt(N) makes its entries 1."""
+
+    def __init__(self, n):
+        super().__init__()
+        self.g, self.scale = nn.Parameter(torch.ones(n)), n**0.5
+
+    def forward(self, x):
+        return F.normalize(x, dim=-1) * self.g * self.scale
+
+
+class Normed(Block):
+    def f(self, h):
+        return self.down(torch.relu(self.up(self.norm(h))))
+
+
+class Block2(Block):
+    def f(self, h):
+        return self.down(torch.relu(self.up(h)))
+
+
+def normed_by_length(n, L):
+    return Net(n, [Normed(norm=NormTimesRoot(n), up=nn.Linear(n, n), down=nn.Linear(n, n)) for _ in range(L)])
+
+
+class Prototypes(nn.Module):
+    """A head that sums squared distances over the width: a sum without a parameter that could take its factor."""
+
+    def __init__(self, n, classes=5):
+        super().__init__()
+        self.prototypes = nn.Parameter(torch.randn(classes, n))
+
+    def forward(self, h):
+        return -(h[:, None] - self.prototypes).square().sum(-1)
+
+
+class Paths(nn.Module):
+    """x + sum_k f_k(x), as many paths as the width has room for."""
+
+    def __init__(self, n, paths):
+        super().__init__()
+        self.ups = nn.ModuleList(nn.Linear(n, n) for _ in range(paths))
+        self.downs = nn.ModuleList(nn.Linear(n, n) for _ in range(paths))
+
+    def forward(self, h):
+        return h + sum(d(torch.relu(u(h))) for u, d in zip(self.ups, self.downs, strict=True))
+
+
+FAULTS = {
+    "a norm whose sqrt(N) is undone": normed_by_length,
+    "a head that sums over the width": lambda n, L: Net(
+        n, [Block2(up=nn.Linear(n, n), down=nn.Linear(n, n)) for _ in range(L)], head=Prototypes(n)
+    ),
+    "a growing number of paths": lambda n, L: Net(n, [Paths(n, n // 32) for _ in range(L)]),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_was_accepted_with_wrong_numbers_is_refused_or_wrong(fault):
+    try:
+        p = proven(FAULTS[fault])
+    except trimtab.StructureError:
+        return
+    assert p.proof.verdict == "wrong", f"{p.proof.total}\n" + "\n".join(map(str, p.proof))
+
+
+def test_a_failed_proof_warns_and_strict_raises():
+    build = FAULTS["a head that sums over the width"]
+    torch.manual_seed(0)
+    with pytest.warns(UserWarning, match="does not hold"):
+        p = trimtab.parametrize(build(*WIDE), build(*BASE), example=X)
+    assert any("does not hold" in note for note in p.notes)
+    with pytest.raises(trimtab.StructureError, match="wanted 1"):
+        trimtab.parametrize(build(*WIDE), build(*BASE), example=X, strict=True)
+
+
+def test_nothing_of_the_models_changes():
+    case = CASES["conv-ending-in-batch-norm"]
+    torch.manual_seed(0)
+    model, base = case.build(128, 4), case.build(64, 2)
+    for m in (model, base):
+        m.blocks[0].register_full_backward_hook(lambda *_: pytest.fail("a user's hook ran"))
+        for q in m.parameters():
+            q.grad = torch.ones_like(q)
+    before = copy.deepcopy((model.state_dict(), base.state_dict()))
+    random_state = torch.get_rng_state()
+    p = trimtab.parametrize(model, base, example=case.example, apply=False)
+    assert p.proof.verdict == "good"
+    assert torch.equal(random_state, torch.get_rng_state())
+    for m, state in zip((model, base), before, strict=True):
+        assert m.training
+        assert all(torch.equal(state[k], v) for k, v in m.state_dict().items())
+        assert all(q.requires_grad and q.is_leaf and bool((q.grad == 1).all()) for q in m.parameters())
+
+
+def test_the_target_is_tried_as_it_will_be():
+    """Applied or not, before or after, the same numbers."""
+    case = CASES["pre-norm-transformer"]
+    now = proven(case.build, example=IDS)
+    later = proven(case.build, example=IDS, apply=False)
+    rows = [(row.kind, row.change) for row in now.proof if row.change is not None]
+    assert len(rows) > 10
+    assert rows == [(row.kind, pytest.approx(row.change)) for row in later.proof if row.change is not None]
+    torch.manual_seed(0)
+    model, base = case.build(*WIDE), case.build(*BASE)
+    p = trimtab.parametrize(model, base, example=IDS, apply=False)
+    again = p.prove(model, base)
+    p.apply(model)
+    applied = p.prove(model, base)
+    assert [r.change for r in applied if r.change] == pytest.approx([r.change for r in again if r.change])
+
+
+@pytest.mark.parametrize("scheme", ["sp", "mup", "ntk"])
+def test_what_a_scheme_leaves_alone_is_not_claimed(scheme):
+    p = proven(CASES["residual-mlp"].build, DEEP, scheme=scheme)
+    assert p.proof.verdict == "not claimed"
+    if scheme != "sp":
+        assert proven(CASES["residual-mlp"].build, WIDE, scheme=scheme).proof.verdict == "good"
+
+
+def test_the_table_says_it_in_one_line():
+    p = proven(CASES["residual-mlp"].build)
+    assert [line for line in str(p).splitlines() if line.startswith("proof by one step: good")]
+
+
+# -- planted faults: one at a time in the code, each must show ----------------------------------------------------------
+
+
+def scales(kind=None, **wrong):
+    """kind_scales with a number of one kind replaced: {"u": lambda m_in, m_out: ...}."""
+
+    def plant(patch):
+        right = rules.kind_scales
+
+        def planted(k, m_in, m_out, **more):
+            found = right(k, m_in, m_out, **more)
+            if not kind(k, m_in, m_out):
+                return found
+            return dataclasses.replace(found, **{key: f(m_in, m_out) for key, f in wrong.items()})
+
+        patch.setattr(rules, "kind_scales", planted)
+
+    return plant
+
+
+def place(where, **wrong):
+    """place_scales with a number of one place replaced."""
+
+    def plant(patch):
+        right = rules.place_scales
+
+        def planted(at, m_L, alpha, **more):
+            found = right(at, m_L, alpha, **more)
+            return (
+                dataclasses.replace(found, **{k: f(m_L) for k, f in wrong.items()}) if at == where else found
+            )
+
+        patch.setattr(rules, "place_scales", planted)
+
+    return plant
+
+
+def folds_without(*steps):
+    def plant(patch):
+        for step in steps:
+            patch.setattr(folds._Collector, step, lambda self, *_: None)
+
+    return plant
+
+
+def folds_twice(patch):
+    right = folds.Folds.multiply
+    patch.setattr(folds.Folds, "multiply", lambda self, tail, a: right(self, tail, a * a))
+
+
+def depth_of(power):
+    def plant(patch):
+        right = roles.depth_ratios
+        patch.setattr(roles, "depth_ratios", lambda pairing: [r**power for r in right(pairing)])
+
+    return plant
+
+
+def tail_is(name):
+    """The branch's multiplier goes into another of its parameters."""
+
+    def plant(patch):
+        right = roles._Reader._placed
+
+        def planted(self, facts, own, twin):
+            found = right(self, facts, own, twin)
+            if found.where in ("tail", "branch"):
+                return dataclasses.replace(found, where="tail" if name in found.name else "branch")
+            return found
+
+        patch.setattr(roles._Reader, "_placed", planted)
+
+    return plant
+
+
+def role_of(name, **wrong):
+    def plant(patch):
+        right = roles._Reader.facts
+
+        def planted(self, own):
+            found = right(self, own)
+            return dataclasses.replace(found, **wrong) if name in own else found
+
+        patch.setattr(roles._Reader, "facts", planted)
+
+    return plant
+
+
+def hidden(k, m_in, m_out):
+    return k == "matrix" and m_in > 1 and m_out > 1
+
+
+def readout(k, m_in, m_out):
+    return k == "matrix" and m_out == 1
+
+
+def inputs(k, m_in, m_out):
+    return k == "matrix" and m_in == 1
+
+
+def elementwise(k, m_in, m_out):
+    return k == "elementwise"
+
+
+MLP, GPT = "pre-norm-mlp", "pre-norm-transformer"
+PLANTED = {
+    "hidden rate not over the fan-in": (scales(hidden, u=lambda i, o: 1.0), MLP, WIDE),
+    "hidden rate over the root of the fan-in": (scales(hidden, u=lambda i, o: i**-0.5), MLP, WIDE),
+    "hidden start over the fan-in": (scales(hidden, init=lambda i, o: 1 / i), MLP, WIDE),
+    "hidden start not scaled": (scales(hidden, init=lambda i, o: 1.0), MLP, WIDE),
+    "hidden gradient taken to be the base's": (scales(hidden, s=lambda i, o: 1.0), MLP, WIDE),
+    "readout start over the root of the fan-in": (scales(readout, init=lambda i, o: i**-0.5), MLP, WIDE),
+    "readout rate not over the fan-in": (scales(readout, u=lambda i, o: 1.0), MLP, WIDE),
+    "input rate over the fan-out": (scales(inputs, u=lambda i, o: 1 / o), MLP, WIDE),
+    "input start over the root of the fan-out": (
+        scales(inputs, init=lambda i, o: o**-0.5),
+        "residual-mlp",
+        WIDE,
+    ),
+    "biases and gains with a rate over the width": (scales(elementwise, u=lambda i, o: 1 / o), MLP, WIDE),
+    "gradients of biases taken to be the base's": (scales(elementwise, s=lambda i, o: 1.0), MLP, WIDE),
+    "branches not scaled": (place("tail", init=lambda m: 1.0), MLP, DEEP),
+    "branches scaled twice": (place("tail", init=lambda m: 1 / m), MLP, DEEP),
+    "tails with the base's rate": (place("tail", u=lambda m: 1.0), MLP, DEEP),
+    "inner layers with the base's rate": (place("branch", u=lambda m: 1.0), MLP, DEEP),
+    "inner gradients taken to be the base's": (place("branch", s=lambda m: 1.0), MLP, DEEP),
+    "norms on the stream with the base's rate": (place("stream", u=lambda m: 1.0), "post-norm", DEEP),
+    "no attention factor": (folds_without("attention"), GPT, WIDE),
+    "every fold twice": (folds_twice, GPT, WIDE),
+    "a constant of the size left in": (folds_without("constants"), "embedding-times-sqrt-width", WIDE),
+    "a tied head left unscaled": (folds_without("tied"), "tied-head-times-width-to-minus-half", WIDE),
+    "the model's own depth factor counted twice": (
+        folds_without("branches", "constants"),
+        "own-multiplier-over-sqrt-depth",
+        DEEP,
+    ),
+    "half the branches counted": (depth_of(0.5), MLP, DEEP),
+    "the multiplier in the first matrix": (tail_is("up"), MLP, DEEP),
+    "the multiplier in every matrix": (tail_is("weight"), MLP, DEEP),
+    "a hidden matrix taken for an input": (role_of("up.weight", m_in=1.0), MLP, WIDE),
+    "a readout taken for a hidden matrix": (role_of("head.weight", m_out=4.0), MLP, WIDE),
+    "a bias taken for a scalar": (role_of("up.bias", kind="scalar"), MLP, WIDE),
+    "an embedding taken for a hidden matrix": (role_of("embed.weight", m_in=4.0), GPT, WIDE),
+    "shared layers taken for one use": (role_of("block.", reuse=1.0), "shared-layers", DEEP),
+}
+
+
+@pytest.mark.parametrize("fault", PLANTED)
+def test_planted_faults_show(fault, monkeypatch):
+    plant, name, size = PLANTED[fault]
+    case = CASES[name]
+    plant(monkeypatch)
+    try:
+        p = proven(case.build, size, example=case.example, overrides=case.overrides)
+    except trimtab.StructureError:
+        return
+    assert p.proof.verdict == "wrong", f"{p.proof.total}\n" + "\n".join(map(str, p.proof))
+
+
+# -- odd models: never an error of the proof's own ---------------------------------------------------------------------
+
+
+class Odd(nn.Module):
+    def __init__(self, n, out):
+        super().__init__()
+        self.net, self.out = Net(n, []), out
+
+    def forward(self, x):
+        return self.out(self.net(x))
+
+
+def inference(y):
+    return y.detach() * 1.0
+
+
+ODD = {
+    "outputs without a gradient": (inference, "untested"),
+    "an integer beside the logits": (lambda y: (y.argmax(-1), y), "good"),
+    "a nested dict": (lambda y: {"a": [y, None], "b": {"loss": y.square().mean()}}, "good"),
+    "in place": (lambda y: y.mul_(2.0), "good"),
+    "masked with -inf": (lambda y: y.masked_fill(torch.arange(5) == 2, -torch.inf), "good"),
+    "not finite": (lambda y: (y - y).sqrt() / 0, "untested"),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_outputs(name):
+    out, verdict = ODD[name]
+    p = proven(lambda n, L: Odd(n, out))
+    assert p.proof.verdict == verdict, p.proof
+    assert (verdict == "untested") == any("not proven by a step" in note for note in p.notes)
+
+
+def test_a_model_on_meta_is_proven_when_it_has_numbers():
+    build = CASES["residual-mlp"].build
+    torch.manual_seed(0)
+    base = build(*BASE)
+    with torch.device("meta"):
+        model = build(*WIDE)
+    p = trimtab.parametrize(model, base, example=X, apply=False)
+    assert p.proof.verdict == "untested" and "meta" in p.proof.reason
+    model = build(*WIDE)
+    p.apply(model)
+    assert p.prove(model, base).verdict == "good" and p.proof.verdict == "good"
+
+
+def test_half_precision_and_frozen_parameters():
+    build = CASES["pre-norm-mlp"].build
+    torch.manual_seed(0)
+    model, base = build(*WIDE).bfloat16(), build(*BASE).bfloat16()
+    for m in (model, base):
+        m.stem.requires_grad_(False)
+    p = trimtab.parametrize(model, base, example=X)
+    assert p.proof.verdict == "good"
+    assert {row.verdict for row in p.proof if row.kind.startswith("stem")} == {"not claimed"}
+    assert not model.stem.weight.requires_grad and model.stem.weight.dtype is torch.bfloat16
+
+
+def test_a_narrow_base_is_judged_by_its_total():
+    p = proven(CASES["pre-norm-transformer"].build, (64, 2), (16, 2), example=IDS)
+    assert p.proof.verdict == "good"
+    assert not any(row.verdict == "wrong" for row in p.proof)
+
+
+def test_a_large_model_is_left_to_the_user(monkeypatch):
+    monkeypatch.setattr(proof, "WORK", 1e3)
+    p = proven(CASES["residual-mlp"].build)
+    assert p.proof.verdict == "untested"
+    assert any("p.prove(model, base)" in note for note in p.notes)
+
+
+@pytest.mark.parametrize("cls", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Muon])
+def test_an_optimizer_is_proven_by_its_own_step(cls):
+    case = CASES["pre-norm-transformer"]
+    torch.manual_seed(0)
+    model, base = case.build(*WIDE), case.build(*BASE)
+    p = trimtab.parametrize(model, base, example=IDS)
+    more = {"only": "matrices"} if cls is torch.optim.Muon else {}
+    found = p.prove(model, base, cls, **more)
+    assert found.verdict == "good", "\n".join(map(str, found))
+    assert len([row for row in found if row.change is not None]) >= 6
+
+
+class WholeNorm(torch.optim.SGD):
+    """g / |g|: its entries fall with the size of the tensor, which AdamW's factors do not know."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for q in group["params"]:
+                if q.grad is not None:
+                    q.sub_(group["lr"] * q.grad / q.grad.norm())
+
+
+def test_an_optimizer_with_another_law_is_wrong(monkeypatch):
+    """What the entry test refuses by itself, were it admitted as AdamW: the step shows it."""
+    monkeypatch.setattr(optimizers, "_by_experiment", lambda *_: rules.FAMILIES["AdamW"])
+    case = CASES["pre-norm-mlp"]
+    torch.manual_seed(0)
+    model, base = case.build(*WIDE), case.build(*BASE)
+    p = trimtab.parametrize(model, base, example=X)
+    with pytest.warns(UserWarning, match="does not hold"):
+        assert p.prove(model, base, WholeNorm).verdict == "wrong"

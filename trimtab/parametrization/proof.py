@@ -1,0 +1,335 @@
+"""Proof by one step: a plan is tried before it is returned (docs/proof.md).
+
+Structure is read; here it is also tried. One backward at base and one at target, the target as it will be after `p.apply`, with
+one random cotangent, give for each kind of parameter the gradient and the change a first step makes. `proof_verdicts`
+compares them with what the plan says; nothing of either model is changed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from trimtab.errors import StructureError
+from trimtab.parametrization.backward import Backward, Measure, Sums, Untested, backward, of_gradients
+from trimtab.parametrization.coherence import expected
+from trimtab.parametrization.deep_limit import distance
+from trimtab.parametrization.groups import choose
+from trimtab.parametrization.optimizers import default, family
+from trimtab.parametrization.parameters import Row
+from trimtab.parametrization.proof_verdicts import NARROW, Claim, Proof, judged, kinds
+from trimtab.parametrization.roles import Comparison, Facts
+from trimtab.parametrization.rules import Scheme
+from trimtab.structure.graph import Graph
+from trimtab.structure.proofs import scaled
+
+if TYPE_CHECKING:
+    from trimtab.parametrization.result import Parametrization
+
+WORK = 2e10  # multiply-adds of one forward of the target above which a proof is left to the user
+SMALL = 0.1  # what a tensor that starts at zero is tried at, over a usual start
+
+
+@dataclasses.dataclass(frozen=True)
+class Zero:
+    """What a parameter is tried at if it starts at zero: `init` over the base's, which is SMALL fan^-1/2.
+
+    `shrink`: a tail that starts at zero, or nearly (LayerScale 1e-6), grows as 1/m_L once it is trained.
+    """
+
+    fan: int
+    init: float
+    shrink: float
+    tail: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """What a proof needs beside the two models.
+
+    Args:
+        twins: {parameter of the model: its counterpart in the base}.
+        zero: parameters that may start at zero and hide what is before them.
+        far: why the base is far from its deep limit, empty where it is near.
+        base_width: the base's width; 0 where no width differs.
+        work: multiply-adds of one forward of the model.
+    """
+
+    example: Any
+    twins: dict[str, str]
+    expected: dict[str, tuple[float, float]]
+    zero: dict[str, Zero]
+    far: str
+    base_width: int
+    work: float
+
+
+def prepare(c: Comparison, rows: Mapping[str, Row], scheme: Scheme, example: Any) -> Trial:
+    """What `prove` needs, taken from the analysed models while they are at hand."""
+    graph, base, facts = c.model, c.base, c.facts
+    twins = {name: f.twin for name, f in facts.items()}
+    zero = {}
+    for name, f in facts.items():
+        tail = f.zero_tail and f.where == "tail"
+        token = (
+            f.where == "outside" and f.kind == "elementwise" and f.partner is None and not rows[name].offset
+        )
+        if tail or token or "contract" in f.uses:
+            fan = f.fans[2] if "contract" in f.uses else 1
+            zero[name] = Zero(fan, rows[name].init, 1 / f.m_L if tail else 1.0, tail)
+    grown = {f.stack: f.m_L for f in facts.values() if f.stack is not None}
+    of_base = {
+        base.residuals[c.pairing.branch_twin[r.index]].stack: grown[r.stack]
+        for r in graph.residuals
+        if r.stack in grown
+    }
+    return Trial(
+        example=example,
+        twins=twins,
+        expected=_uses(graph, base, facts, expected(graph, base, twins)),
+        zero=zero,
+        far=distance(base, of_base, scheme.alpha),
+        base_width=_width(facts),
+        work=_work(graph),
+    )
+
+
+def _width(facts: Mapping[str, Facts]) -> int:
+    """The base's width: the extent that differs from the model's in most tensors; read from shapes, whatever the roles are."""
+    seen: dict[int, int] = {}
+    for f in facts.values():
+        for here, there in zip(f.shape, f.base_shape, strict=True):
+            if here != there:
+                seen[there] = seen.get(there, 0) + 1
+    return max(seen, key=lambda n: seen[n], default=0)
+
+
+def _uses(
+    graph: Graph, base: Graph, facts: Mapping[str, Facts], found: dict[str, tuple[float, float]]
+) -> dict[str, tuple[float, float]]:
+    """Shared parameters: what m_U times more uses give adds up as they agree, and the first use may be unlike the others."""
+    for name, f in facts.items():
+        low, high = found.get(name, (1.0, 1.0))
+        more = len(graph.uses[name]) / max(1, len(base.uses[f.twin])) if graph.uses[name] else 1.0
+        if f.reuse != 1:
+            found[name] = (low * min(f.reuse, f.reuse**-0.5), high * max(1.0, f.reuse))
+        elif f.where == "outside" and more != 1:
+            found[name] = (low * min(1.0, more), high * max(1.0, more))
+    return found
+
+
+def _work(graph: Graph) -> float:
+    trace = graph.trace
+    uses = {
+        (u.node, u.fan_in) for us in graph.uses.values() for u in us if u.kind == "contract" and u.node >= 0
+    }
+    return sum(fan_in * math.prod(trace.values[trace.nodes[n].outputs[0]].shape) for n, fan_in in uses)
+
+
+def prove(
+    p: Parametrization,
+    trial: Trial | None,
+    model: nn.Module,
+    base: nn.Module,
+    *,
+    rescaled: bool,
+    steps: Steps | None = None,
+) -> Proof:
+    """Try a plan by one backward in each model. It never raises because of what a model is: "untested", with the reason.
+
+    Args:
+        rescaled: the model's numbers are those it trains from (`p.apply` was called); else they are rescaled on a copy.
+        steps: what an optimizer's step does in model and base (`one_step`), in place of sum u |g|.
+    """
+    if trial is None:
+        return Proof(
+            reason="a parametrization read from JSON has no example: parametrize anew, or keep the one that was made"
+        )
+    if trial.work > WORK:
+        return Proof(
+            reason=f"one forward is {trial.work:.1e} multiply-adds, above {WORK:.0e}: call p.prove(model, base) for it"
+        )
+    try:
+        mine, theirs = _both(
+            p,
+            trial,
+            model,
+            base,
+            rescaled,
+            (steps.model, steps.base) if steps else (of_gradients, of_gradients),
+        )
+    except Untested as why:
+        return Proof(reason=str(why))
+    if mine.outputs != theirs.outputs and len(mine.outputs) != len(theirs.outputs):
+        return Proof(reason=f"model and base return {len(mine.outputs)} and {len(theirs.outputs)} outputs")
+    shapes = {n: tuple(q.shape) for n, q in base.named_parameters()}
+    frozen = {n for n, q in p.named_parameters(model).items() if not q.requires_grad}
+    claim = Claim(
+        claimed=_claimed(p),
+        far=trial.far,
+        narrow=0 < trial.base_width < NARROW,
+        frozen=frozenset(frozen),
+        expected=trial.expected,
+    )
+    groups = kinds(p.rows, trial.twins, shapes)
+    return judged(
+        p.rows,
+        groups,
+        mine.gradients,
+        theirs.gradients,
+        (mine.starts, theirs.starts),
+        claim,
+        step=steps.power if steps else 0.0,
+    )
+
+
+def _claimed(p: Parametrization) -> bool:
+    ratios = list(p.depth.values()) if isinstance(p.depth, dict) else [p.depth]
+    deeper = any(r != 1 for r in ratios)
+    return not p.scheme.identity and p.scheme.width != "sp" and (p.scheme.alpha is not None or not deeper)
+
+
+def _both(
+    p: Parametrization,
+    trial: Trial,
+    model: nn.Module,
+    base: nn.Module,
+    rescaled: bool,
+    steps: tuple[Measure, Measure],
+) -> tuple[Backward, Backward]:
+    """The two backward passes, in the mode in which the base uses more of its parameters; eval where both use all."""
+    called = {id(q): n for n, q in model.named_parameters()}
+    rows = {called[id(q)]: name for name, q in p.named_parameters(model).items() if id(q) in called}
+    mine = {n: _tried(p, trial, rows[n], q, rescaled) for n, q in model.named_parameters() if n in rows}
+    grown = {t: n for n, t in trial.twins.items()}
+    theirs = {
+        n: _nonzero(q.detach(), n, dataclasses.replace(trial.zero[grown[n]], init=1.0, shrink=1.0))
+        if grown.get(n) in trial.zero
+        else q.detach()
+        for n, q in base.named_parameters()
+    }
+    of_base = backward(base, theirs, trial.example, measure=steps[1])
+    training = False
+    if base.training and model.training and len(of_base.gradients) < len(theirs):
+        trained = backward(base, theirs, trial.example, training=True, measure=steps[1])
+        if len(trained.gradients) > len(of_base.gradients):
+            of_base, training = trained, True
+
+    def measure(parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> dict[str, Sums]:
+        return steps[0](*({rows[n]: t for n, t in x.items() if n in rows} for x in (parameters, gradients)))
+
+    of_model = backward(model, mine, trial.example, training=training, measure=measure)
+    starts = {rows.get(n, n): x for n, x in of_model.starts.items()}
+    return dataclasses.replace(of_model, starts=starts), of_base
+
+
+def _tried(p: Parametrization, trial: Trial, name: str, q: nn.Parameter, rescaled: bool) -> Tensor:
+    row, x = p.rows[name], q.detach()
+    if not rescaled and row.rescale not in (1.0, None):
+        x = scaled(x.to(torch.promote_types(x.dtype, torch.float32)), row.rescale, row.offset).to(x.dtype)
+    if name not in trial.zero:
+        return x
+    return _nonzero(x, trial.twins[name], trial.zero[name])
+
+
+def _nonzero(x: Tensor, seed: str, zero: Zero) -> Tensor:
+    """A tensor of zeros as small numbers, so that what is before it has a gradient; any other as it is."""
+    if x.is_meta or not x.is_floating_point():
+        return x
+    if bool(x.any()):
+        return x * (SMALL * zero.shrink / x.float().square().mean().sqrt()) if zero.tail else x
+    generator = torch.Generator().manual_seed(sum(map(ord, seed)))
+    noise = torch.randn(x.shape, generator=generator).to(x)
+    return noise * (SMALL * zero.init * zero.shrink / math.sqrt(zero.fan))
+
+
+@dataclasses.dataclass(frozen=True)
+class Steps:
+    """One optimizer's step in model and base; `power`: its sum g d grows as |g| (1) or as g^2 (2)."""
+
+    model: Measure
+    base: Measure
+    power: float
+
+
+def one_step(p: Parametrization, cls: Any, hyper: dict[str, Any]) -> Steps:
+    """What one step d of an optimizer does to L in each parameter, -sum g d: in the model as `p.optimizer` builds it, in the
+    base as the class is. Each cotangent starts a new optimizer on copies.
+
+    Args:
+        hyper: `lr` (1e-3 where it is not said), `only`, and the optimizer's own; no weight decay but what is said here.
+    """
+    hyper = {"lr": 1e-3} | ({"weight_decay": 0.0} if default(cls, "weight_decay") else {}) | hyper
+    only = {k: hyper.pop(k) for k in ("only", "no_decay") if k in hyper}
+
+    def moved(optimizer: Any, copies: Mapping[str, nn.Parameter]) -> dict[str, Sums]:
+        held = {id(q) for group in optimizer.param_groups for q in group["params"]}
+        before = {n: q.detach().clone() for n, q in copies.items() if id(q) in held and q.grad is not None}
+        optimizer.step()
+        found = {}
+        for n, start in before.items():
+            g, d = copies[n].grad.double(), (copies[n].detach() - start).double()  # type: ignore[union-attr]
+            found[n] = Sums(max(0.0, -float((g * d).sum())), float(g.square().sum()), g.numel())
+        return found
+
+    def copied(parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> dict[str, nn.Parameter]:
+        copies = {n: nn.Parameter(t.detach().clone()) for n, t in parameters.items()}
+        for n, g in gradients.items():
+            copies[n].grad = g.detach().clone()
+        return copies
+
+    def model_step(parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> dict[str, Sums]:
+        copies = copied(parameters, gradients)
+        return moved(p.optimizer(cls, model=_Holder(copies), **only, **hyper), copies)
+
+    def base_step(parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> dict[str, Sums]:
+        copies = copied(parameters, gradients)
+        chosen = {p._trial.twins[n] for n in choose(p.rows, only.get("only"))} if p._trial else set[str]()
+        return moved(cls([q for n, q in copies.items() if n in chosen], **hyper), copies)
+
+    power = 2.0 if family(cls, hyper).rate == "u/s" and cls.__name__ != "Adadelta" else 1.0
+    return Steps(model_step, base_step, power)
+
+
+class _Holder(nn.Module):
+    """Parameters under the names they have in a model."""
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter]):
+        super().__init__()
+        self.held = dict(parameters)
+
+    def named_parameters(self, *_: Any, **__: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        return iter(self.held.items())
+
+
+def report(proof: Proof, *, strict: bool) -> list[str]:
+    """What the notes say of a proof; a loud warning where it failed.
+
+    Raises:
+        StructureError: it failed and `strict` is set.
+    """
+    if proof.reason:
+        return [f"not proven by a step: {proof.reason}."]
+    if not proof.wrong:
+        return []
+    lines = [
+        "the plan does not hold for a first step, which must change the network alike at every size (target over base):",
+        *(f"  - {row}" for row in proof.wrong[:6]),
+        *(
+            [f"  - and {len(proof.wrong) - 6} more kinds; p.proof has them all"]
+            if len(proof.wrong) > 6
+            else []
+        ),
+        "What was read from the structure is wrong somewhere before or at these parameters. Look for constants, sums and "
+        "numbers of paths that depend on the size; make them the same at every size, or say the factors with overrides=.",
+    ]
+    if strict:
+        raise StructureError("\n".join(lines))
+    warnings.warn("\n".join(lines), UserWarning, stacklevel=4)
+    return ["\n".join(lines)]

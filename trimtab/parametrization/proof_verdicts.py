@@ -1,0 +1,410 @@
+"""What one backward at base and one at target say of a plan: arithmetic over sums, no model in sight.
+
+For each **kind** of parameter (one place in the block, all blocks together), target over base:
+
+    gradient = rms g                      wanted  s x k
+    change   = sum u |g|   (Adam-like)    wanted  k       what a first step does to L
+    sgd      = sum (u/s) g^2              wanted  k^2
+
+The number of entries grows as m_in m_out m_L, u as m_in^-1 m_L^(alpha-1), s as m_out^-1 m_L^-alpha: the product is 1 for
+every kind, place, alpha, fold and gamma_0. `k` is 1 but for sums that start incoherent (`coherence`). A wrong role, tail, fold,
+constant or count shows as a power of the size.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
+
+from trimtab.parametrization.backward import Sums
+from trimtab.parametrization.names import template
+from trimtab.parametrization.parameters import Row
+
+Verdict = Literal["good", "wrong", "far from its limit", "not claimed", "untested"]
+
+BOUND = (
+    1.6  # a kind may be off by this factor, either way: docs/proof.md has misses and false alarms by bound
+)
+TOTAL = 1.4  # all kinds together
+NARROW = 64  # below this base width one kind scatters too much: only the total is judged
+FEW = 32  # numbers of the base (times cotangents) below which a sum of |g| is chance
+FAINT = 1e-6  # of the largest entry's rms: a gradient that is rounding (key biases under softmax)
+
+
+@dataclasses.dataclass(frozen=True)
+class ProofRow:
+    """One kind of parameter, target over base.
+
+    Args:
+        kind: its name, block numbers taken out.
+        count: how many tensors of the model are of this kind; `entries`: how many numbers of the base.
+        start: rms of what the kind writes to, None where no module of its own shows it.
+        gradient: rms of the entries of the gradient; `wanted_gradient` is what the plan says.
+        change: sum u |g|, what a first Adam-like step does to L.
+        sgd: sum (u/s) g^2, the same for SGD.
+        wanted: of `change`, the nearest number of the range the structure allows.
+        verdict: "good", "wrong", "far from its limit", "not claimed" or "untested".
+        cause: why, in words, where the verdict is not "good".
+    """
+
+    kind: str
+    role: str
+    place: str
+    count: int
+    start: float | None
+    gradient: float | None
+    change: float | None
+    sgd: float | None
+    wanted: float
+    wanted_gradient: float
+    verdict: Verdict
+    cause: str = ""
+    entries: int = 0
+
+    def __str__(self) -> str:
+        if self.change is None or self.gradient is None:
+            return f"{self.kind}: {self.verdict}{f' ({self.cause})' if self.cause else ''}"
+        return (
+            f"{self.kind}: {self.verdict}, change {self.change:.3g} (wanted {self.wanted:.3g}), gradient {self.gradient:.3g} "
+            f"(wanted {self.wanted_gradient:.3g}){f': {self.cause}' if self.cause else ''}"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Proof(Sequence[ProofRow]):
+    """The rows of a proof by one step, and `total`: all kinds together.
+
+    Args:
+        reason: why nothing was tried, where nothing was.
+    """
+
+    rows: tuple[ProofRow, ...] = ()
+    total: ProofRow | None = None
+    reason: str = ""
+
+    def __getitem__(self, index):  # type: ignore[no-untyped-def, override]
+        return self.rows[index]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[ProofRow]:
+        return iter(self.rows)
+
+    @property
+    def wrong(self) -> tuple[ProofRow, ...]:
+        """The rows that disagree with the plan, the total among them."""
+        every = (*self.rows, *([self.total] if self.total else []))
+        return tuple(row for row in every if row.verdict == "wrong")
+
+    @property
+    def verdict(self) -> Verdict:
+        """Of the whole: "wrong" if any row is, else the total's."""
+        if self.wrong:
+            return "wrong"
+        if self.total is None:
+            return "untested"
+        return self.total.verdict
+
+    def __str__(self) -> str:
+        if self.total is None or self.total.change is None:
+            return f"proof by one step: untested ({self.reason})"
+        said = {}
+        for row in self.rows:
+            said[row.verdict] = said.get(row.verdict, 0) + 1
+        counts = ", ".join(f"{n} {verdict}" for verdict, n in said.items())
+        return (
+            f"proof by one step: {self.verdict}. A first step changes the loss {self.total.change:.3g} times as much as in the base "
+            f"(wanted {self.total.wanted:.3g}); kinds: {counts}"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """What a proof knows beside the sums.
+
+    Args:
+        claimed: whether the scheme claims the axes that change.
+        far: why the base is far from its deep limit, empty where it is near.
+        narrow: the base is too narrow to judge kinds one by one.
+        frozen: parameters that are not trained.
+        expected: {parameter: (low, high)} of `coherence`.
+    """
+
+    claimed: bool
+    far: str
+    narrow: bool
+    frozen: frozenset[str]
+    expected: Mapping[str, tuple[float, float]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """Parameters that are judged as one: {parameter of the base: all of the model that grew from it}.
+
+    `left`: parameters of the base that nothing grew from (a target with fewer blocks); they count.
+    """
+
+    grown: dict[str, list[str]]
+    left: list[str]
+
+    @property
+    def names(self) -> list[str]:
+        return [n for names in self.grown.values() for n in names]
+
+    @property
+    def growth(self) -> float:
+        """How many times more tensors the model has of this kind."""
+        return len(self.names) / (len(self.grown) + len(self.left))
+
+
+def kinds(
+    rows: Mapping[str, Row], twins: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]]
+) -> list[Kind]:
+    """The kinds of a plan's parameters. A base tensor and all that grew from it stay together.
+
+    Args:
+        twins: {name in the model: its counterpart in the base}.
+        shapes: of the base's parameters, those without a counterpart too.
+    """
+    grown: dict[str, list[str]] = {}
+    for name in rows:
+        grown.setdefault(twins[name], []).append(name)
+
+    def signature(b: str) -> object:
+        laws = {
+            (rows[n].role, rows[n].place, *(f"{x:.6g}" for x in (rows[n].init, rows[n].u, rows[n].s)))
+            for n in grown[b]
+        }
+        row = rows[grown[b][0]]
+        # What counts is a stack's branches together: its first block may be called otherwise (a widening one).
+        where = (template(b), shapes.get(b)) if row.stack is None else (row.stack, _suffix(b))
+        return where, frozenset(laws)
+
+    found: dict[object, Kind] = {}
+    called: dict[object, Kind] = {}
+    for b, names in grown.items():
+        kind = found.setdefault(signature(b), Kind({}, []))
+        kind.grown[b] = names
+        called.setdefault((template(b), shapes.get(b)), kind)
+    for b, shape in shapes.items():
+        kind = called.get((template(b), shape))
+        if b not in grown and kind is not None:
+            kind.left.append(b)
+    return list(found.values())
+
+
+def _suffix(name: str) -> str:
+    """A parameter's name inside its block.
+
+    >>> _suffix("stages.0.blocks.3.conv1.weight")
+    'conv1.weight'
+    """
+    return template(name).rpartition("#.")[2]
+
+
+def judged(
+    rows: Mapping[str, Row],
+    groups: list[Kind],
+    target: Mapping[str, Sums],
+    base: Mapping[str, Sums],
+    starts: tuple[Mapping[str, float], Mapping[str, float]],
+    claim: Claim,
+    *,
+    step: float = 0.0,
+) -> Proof:
+    """The proof of a plan from the sums of two backward passes.
+
+    Args:
+        step: the sums are those of an optimizer's step, which carries its own factors: how it answers to the gradient, 1 (its
+            sum g d grows as |g|, as Adam's) or 2 (as g^2, as SGD's); 0 where u is still to be multiplied in.
+    """
+    loudest = max((x.rms for x in base.values()), default=0.0)
+    chancy = _chancy(rows, groups, target, base)
+    made = []
+    total_target = total_base = 0.0
+    for kind in groups:
+        pool = _pooled(rows, kind, target, base, step)
+        row = _row(rows, kind, pool, _start(kind, starts), claim, loudest, chancy)
+        made.append(row)
+        if row.change is not None and row.verdict != "untested" and not set(kind.names) <= claim.frozen:
+            total_target += pool.weight * row.change / row.wanted
+            total_base += pool.weight
+    if not total_base or not total_target:
+        reason = "no kind of parameter has a gradient in both models"
+        return Proof(tuple(made), None, reason)
+    return Proof(tuple(made), _total(total_target / total_base, made, claim))
+
+
+def _chancy(
+    rows: Mapping[str, Row], groups: list[Kind], target: Mapping[str, Sums], base: Mapping[str, Sums]
+) -> set[str | None]:
+    """Branches of which the example uses a part (experts): how many tokens each part gets is chance."""
+    unused = set[str]()
+    for kind in groups:
+        if any(n in target for n in kind.names):  # else nothing of the kind takes part
+            for b, names in kind.grown.items():
+                unused |= {n for n in names if n not in target or target[n].square == 0 or b not in base}
+    used = {rows[n].branch for kind in groups for n in kind.names if n not in unused}
+    return {rows[n].branch for n in unused if rows[n].branch} & used
+
+
+@dataclasses.dataclass(frozen=True)
+class _Pool:
+    """Ratios of a kind, tensor by tensor against its twin, weighted by the twin's part of the base; `weight`: sum |g| there."""
+
+    change: float
+    sgd: float
+    gradient: float
+    entries: int
+    weight: float
+    rms: float  # in the base
+
+
+def _pooled(
+    rows: Mapping[str, Row], kind: Kind, target: Mapping[str, Sums], base: Mapping[str, Sums], step: float
+) -> _Pool:
+    change = sgd = square = size = twin_square = 0.0
+    entries = 0
+    for b, names in kind.grown.items():
+        x, mine = base.get(b), [(rows[n], target[n]) for n in names if n in target]
+        if x is None or not mine:
+            continue
+        change += sum((1.0 if step else r.u) * t.size for r, t in mine) / len(mine)
+        sgd += sum(r.u / r.s * t.square for r, t in mine) / len(mine)
+        square += x.count * sum(t.square / t.count for _, t in mine) / len(mine)
+        size, twin_square = size + x.size, twin_square + x.square
+        entries += x.count
+    if not size or not twin_square:
+        return _Pool(0.0, 0.0, 0.0, 0, 0.0, 0.0)
+    return _Pool(
+        change=(kind.growth * change / size) ** (1 / step if step else 1.0),
+        sgd=kind.growth * sgd / twin_square,
+        gradient=math.sqrt(square / twin_square),
+        entries=entries,
+        weight=size,
+        rms=math.sqrt(twin_square / entries),
+    )
+
+
+def _start(kind: Kind, starts: tuple[Mapping[str, float], Mapping[str, float]]) -> float | None:
+    ratios = [
+        starts[0][n] / starts[1][b]
+        for b, names in kind.grown.items()
+        for n in names
+        if n in starts[0] and starts[1].get(b)
+    ]
+    return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios and min(ratios) > 0 else None
+
+
+def _row(
+    rows: Mapping[str, Row],
+    kind: Kind,
+    pool: _Pool,
+    start: float | None,
+    claim: Claim,
+    loudest: float,
+    chancy: set[str | None],
+) -> ProofRow:
+    names = kind.names
+    first = rows[names[0]]
+    s = math.sqrt(sum(rows[n].s ** 2 for n in names) / len(names))
+    low = min(claim.expected.get(n, (1.0, 1.0))[0] for n in names)
+    high = max(claim.expected.get(n, (1.0, 1.0))[1] for n in names)
+    row = ProofRow(
+        kind=template(names[0]) if len(names) > 1 else names[0],
+        role=first.role,
+        place=first.place,
+        count=len(names),
+        start=start,
+        gradient=None,
+        change=None,
+        sgd=None,
+        wanted=high,
+        wanted_gradient=s * high,
+        verdict="untested",
+    )
+    if not pool.entries or not pool.change:
+        return dataclasses.replace(row, cause="this example's output does not depend on it")
+    if pool.rms <= FAINT * loudest:
+        return dataclasses.replace(row, cause="it has no gradient at the start")
+    row = dataclasses.replace(
+        row,
+        change=pool.change,
+        gradient=pool.gradient,
+        sgd=pool.sgd,
+        entries=pool.entries,
+        wanted=min(max(pool.change, low), high),
+        wanted_gradient=s * min(max(pool.gradient / s, low), high),
+    )
+    if chancy & {rows[n].branch for n in names}:
+        return dataclasses.replace(
+            row, cause="this example uses a part of its branch (experts): a chance count"
+        )
+    off = max(abs(math.log(pool.change / row.wanted)), abs(math.log(pool.gradient / row.wanted_gradient)))
+    verdict, cause = _verdict(off, pool.entries, set(names) <= claim.frozen, claim)
+    if verdict == "wrong":
+        cause = likely(row)
+    return dataclasses.replace(row, verdict=verdict, cause=cause)
+
+
+def _verdict(off: float, entries: int, frozen: bool, claim: Claim) -> tuple[Verdict, str]:
+    if frozen:
+        return "not claimed", "it is frozen"
+    if not claim.claimed:
+        return "not claimed", "the scheme leaves an axis that differs alone"
+    if off <= math.log(BOUND):
+        return "good", ""
+    if entries < FEW:
+        return "untested", f"{entries} numbers in the base are too few: their gradient is chance"
+    if claim.narrow:
+        return "untested", f"the base is narrower than {NARROW}: only the total is judged"
+    if claim.far:
+        return "far from its limit", claim.far
+    return "wrong", ""
+
+
+def _total(change: float, made: list[ProofRow], claim: Claim) -> ProofRow:
+    off = abs(math.log(change))
+    verdict: Verdict = "good"
+    cause = ""
+    if not claim.claimed:
+        verdict, cause = "not claimed", "the scheme leaves an axis that differs alone"
+    elif off > math.log(TOTAL):
+        verdict, cause = (
+            "wrong",
+            "all kinds together: a constant or a sum over the width is not what the plan takes it for",
+        )
+        if claim.far:
+            verdict, cause = "far from its limit", claim.far
+    return ProofRow(
+        kind="total",
+        role="",
+        place="",
+        count=sum(row.count for row in made),
+        start=None,
+        gradient=None,
+        change=change,
+        sgd=None,
+        wanted=1.0,
+        wanted_gradient=1.0,
+        verdict=verdict,
+        cause=cause,
+    )
+
+
+def likely(row: ProofRow) -> str:
+    """What a kind's ratios point at, in words."""
+    assert row.change is not None and row.gradient is not None
+    change, gradient = row.change / row.wanted, row.gradient / row.wanted_gradient
+    if abs(math.log(gradient)) <= math.log(BOUND):
+        return "its gradient is as planned and its step is not: its role (fan-in) or its place may be taken for another"
+    if abs(math.log(change)) <= math.log(BOUND):
+        return "its step is as planned and its gradient is not: eps, SGD's rate and clipping would be off"
+    way = "smaller" if gradient < 1 else "larger"
+    return (
+        f"its gradient is {way} than planned: a constant, a norm, a sum over the width or a number of parallel paths that "
+        "grows with the size, or a tail or fold in the wrong place"
+    )
