@@ -1,0 +1,34 @@
+"""Types of the commands' options: what `trimtab <command> --help` shows of each.
+
+A command's options are a dataclass, from which tyro makes the arguments. Its annotations are text until tyro
+reads them, so every command module can be imported with torch alone installed; `trimtab.cli` then says what
+is missing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+if TYPE_CHECKING:
+    from tyro.conf import Positional
+
+    Text = str | None
+    Number = float | None
+    Size = Literal["depth", "width"] | None
+    Page = str
+    PageOrNone = str | None
+else:
+    try:
+        from tyro.conf import Positional, arg
+    except ModuleNotFoundError:
+        Positional = Text = Number = Size = Page = PageOrNone = None
+    else:  # --help shows what to write, not that None is what an option left out stands for
+        Text = Annotated[str | None, arg(metavar="STR", help_behavior_hint="")]
+        Number = Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="")]
+        Size = Annotated[
+            Literal["depth", "width"] | None, arg(metavar="{depth,width}", help_behavior_hint="")
+        ]
+        Page = Annotated[str, arg(aliases=["-o"])]
+        PageOrNone = Annotated[str | None, arg(aliases=["-o"], metavar="STR", help_behavior_hint="")]
+
+__all__ = ["Number", "Page", "PageOrNone", "Positional", "Size", "Text"]
