@@ -1,9 +1,12 @@
-"""A fleet of runs against the same runs one by one in plain PyTorch, and the loop against a bare one; ratios in one run.
+"""A fleet of runs against the same runs one by one in plain PyTorch, and the loop against a bare one; ratios
+in one run.
 
     python benchmarks/fleet.py
-    python benchmarks/fleet.py --rule       16 runs one by one over a fleet of 16, by size: where the rule of `trimtab.slots` comes from
+    python benchmarks/fleet.py --rule       16 runs one by one over a fleet of 16, by size: where the rule of
+    `trimtab.slots` comes from
 
-Interleaved, one thread, the best of several rounds of each side, since other load on a machine only ever adds time.
+Interleaved, one thread, the best of several rounds of each side, since other load on a machine only ever adds
+time.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ import torch
 from trimtab.runs import fleet
 from trimtab.runs.config import RunConfig
 from trimtab.runs.fleet_rule import choose
-from trimtab.runs.setup import cross_entropy, forward, setup
+from trimtab.runs.losses import cross_entropy, forward
+from trimtab.runs.tasks import prepare
 from trimtab.runs.training import Run
 
 RATES = [2.0 ** (-6 + i / 2) for i in range(12)]
@@ -26,7 +30,7 @@ RATES = [2.0 ** (-6 + i / 2) for i in range(12)]
 
 def plain(config: RunConfig, steps: int) -> Callable[[], None]:
     """What a user writes: model, torch's own optimizer, batches from memory, one run after the other."""
-    made = setup(config)
+    made = prepare(config)
     runs = []
     for lr in RATES:
         model = made.start(0)
@@ -48,7 +52,7 @@ def plain(config: RunConfig, steps: int) -> Callable[[], None]:
 
 def ours(config: RunConfig, steps: int, together: bool) -> Callable[[], None]:
     """The same runs by trimtab, as a fleet or one by one; rates small enough that none diverges."""
-    configs = [config.changed(lr=lr * 1e-3) for lr in RATES]
+    configs = [config.replace(lr=lr * 1e-3) for lr in RATES]
     if together:
         group = fleet.Fleet(configs)
         return lambda: [group.step(step) for step in range(steps)] and None
@@ -78,7 +82,7 @@ def stepping(config: RunConfig) -> tuple[Callable[[], None], Callable[[], None]]
     """A step of one run, and a step of a fleet of 16 like it."""
     single, group = (
         Run(config),
-        fleet.Fleet([config.changed(seed=i % 3, lr=config.lr * (1 + i)) for i in range(16)]),
+        fleet.Fleet([config.replace(seed=i % 3, lr=config.lr * (1 + i)) for i in range(16)]),
     )
     steps = itertools.count()
 
@@ -102,11 +106,12 @@ def rule() -> None:
     for model, width, depth, options in sizes:
         shape = dict(model=model, width=width, depth=depth, base=(width, depth), model_options=options)
         config = RunConfig(**shape, lr=1e-4, optimizer="adamw", steps=50, eval_examples=0)
-        made = setup(config)
+        made = prepare(config)
         r, _, _ = ratio(*stepping(config), 10)
         numbers = sum(p.numel() for p in made.sample.parameters())
         print(
-            f"{model:7s} width {width:4d} depth {depth:3d} {options!s:28s} {numbers:8d} parameters {made.flops:9.2e} flops {16 * r:5.2f} x"
+            f"{model:7s} width {width:4d} depth {depth:3d} {options!s:28s} {numbers:8d} parameters "
+            f"{made.flops:9.2e} flops {16 * r:5.2f} x"
         )
 
 
@@ -117,15 +122,16 @@ def main() -> None:
     mlp = RunConfig(width=32, depth=12, base=(32, 3), lr=0.1, eval_examples=0, steps=1000)
     print("fleet of 12 rates, residual MLP, batch 64, depth 12: plain PyTorch one by one / fleet")
     for width, wanted in ((32, 3.0), (64, 1.6)):
-        config = mlp.changed(width=width)
+        config = mlp.replace(width=width)
         r, a, b = ratio(plain(config, 10), ours(config, 10, True), 15)
         print(
-            f"  width {width:4d}: {r:5.2f} x   (wanted {wanted})   {a / 120:.3f} ms a step one by one, {b / 120:.3f} ms together"
+            f"  width {width:4d}: {r:5.2f} x   (wanted {wanted})   {a / 120:.3f} ms a step one by one, "
+            f"{b / 120:.3f} ms together"
         )
     print("automatic choice: plain PyTorch one by one / trimtab")
     others = {
-        "mlp 256": mlp.changed(width=256),
-        "mlp 128": mlp.changed(width=128),
+        "mlp 256": mlp.replace(width=256),
+        "mlp 128": mlp.replace(width=128),
         "resnet 16": RunConfig(model="resnet", width=16, depth=6, lr=0.1, eval_examples=0, steps=1000),
         "vit 32": RunConfig(
             model="vit",
@@ -144,11 +150,11 @@ def main() -> None:
         print(f"  {name:10s}: {r:5.2f} x   (wanted 0.95)   {'fleet' if together else 'one by one'}")
     print("the loop itself: trimtab one by one / plain PyTorch")
     for width in (32, 128):
-        config = mlp.changed(width=width)
+        config = mlp.replace(width=width)
         r, _, _ = ratio(ours(config, 10, False), plain(config, 10), 15)
         print(f"  mlp {width:4d}: {r:5.3f} x   (wanted at most 1.05)")
-    config = mlp.changed(width=32)
-    group = fleet.Fleet([config.changed(lr=lr * 1e-3) for lr in RATES])
+    config = mlp.replace(width=32)
+    group = fleet.Fleet([config.replace(lr=lr * 1e-3) for lr in RATES])
     group.step(0)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         for step in range(1, 11):

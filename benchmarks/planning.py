@@ -49,7 +49,8 @@ def main(names):
         billions = sum(q.numel() for q in model.parameters()) / 1e9
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
         print(
-            f"{name:>4}: {billions:5.1f} B parameters, {SIZES[name][1]:3d} layers, {len(p.branches):3d} branches: {seconds:5.1f} s, peak {peak:.2f} GB (all of this process)"
+            f"{name:>4}: {billions:5.1f} B parameters, {SIZES[name][1]:3d} layers, {len(p.branches):3d} "
+            f"branches: {seconds:5.1f} s, peak {peak:.2f} GB (all of this process)"
         )
 
 

@@ -1,9 +1,11 @@
-"""How heavy is a report's page? Size, time until the first figure, and how long it keeps a reader waiting, for a thousand and for a hundred thousand runs.
+"""How heavy is a report's page? Size, time until the first figure, and how long it keeps a reader waiting,
+for a thousand and for a hundred thousand runs.
 
     python benchmarks/report.py
 
-Needs Playwright and Debian's chromium. The page of 100 800 runs is opened beside that of 1 008 in the same browser; waits are
-the longest block of the page's thread while it loads, scrolls through every figure, switches tabs and shows a hover.
+Needs Playwright and Debian's chromium. The page of 100 800 runs is opened beside that of 1 008 in the same
+browser; waits are the longest block of the page's thread while it loads, scrolls through every figure,
+switches tabs and shows a hover.
 """
 
 from __future__ import annotations
@@ -24,7 +26,10 @@ import trimtab
 
 CHROMIUM = "/usr/bin/chromium"
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
-WATCH = "window.blocks = []; new PerformanceObserver(l => l.getEntries().forEach(e => window.blocks.push(e.duration))).observe({type: 'longtask', buffered: true})"
+WATCH = (
+    "window.blocks = []; new PerformanceObserver(l => l.getEntries().forEach(e => "
+    "window.blocks.push(e.duration))).observe({type: 'longtask', buffered: true})"
+)
 
 
 def repeated(times: int) -> Made:

@@ -1,4 +1,5 @@
-"""What a parametrization costs per step: the ratio to plain fused AdamW on the same model, interleaved in one run.
+"""What a parametrization costs per step: the ratio to plain fused AdamW on the same model, interleaved in one
+run.
 
     python benchmarks/step.py
 
@@ -77,7 +78,8 @@ def main():
         whole = ratio(lambda m=models[0], o=plain: run(m, o, ids), lambda m=models[1], o=ours: run(m, o, ids))
         steps = ratio(lambda o=plain: only_steps(o), lambda o=ours: only_steps(o))
         print(
-            f"width {width} depth {depth}, {len(ours.param_groups)} groups: training step {whole[0]:.4f} x plain (10-90 %: {whole[1][0]:.3f} to {whole[1][-1]:.3f}), "
+            f"width {width} depth {depth}, {len(ours.param_groups)} groups: training step {whole[0]:.4f} x "
+            f"plain (10-90 %: {whole[1][0]:.3f} to {whole[1][-1]:.3f}), "
             f"optimizer.step alone {steps[0]:.4f} x"
         )
 

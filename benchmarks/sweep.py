@@ -19,7 +19,8 @@ from pathlib import Path
 import torch
 
 from trimtab.runs.config import RunConfig
-from trimtab.runs.setup import cross_entropy, forward, setup
+from trimtab.runs.losses import cross_entropy, forward
+from trimtab.runs.tasks import prepare
 from trimtab.sweeps.driver import sweep
 from trimtab.sweeps.store import Store
 
@@ -36,7 +37,7 @@ def plain(cells: list[RunConfig]) -> float:
     """Seconds of a loop that a user would write: one run after the other, torch's own optimizer."""
     begun = time.perf_counter()
     for config in cells:
-        made = setup(config)
+        made = prepare(config)
         model = made.start(config.seed)
         optimizer = torch.optim.SGD(model.parameters(), lr=config.lr)
         for step in range(config.steps):
@@ -63,7 +64,8 @@ def sixty(folder: Path) -> None:
     alone = plain(cells)
     ours = timed(SIXTY, folder, "sixty", 2)
     print(
-        f"60 runs: plain loop {alone:.1f} s, sweep {ours:.1f} s with loading torch: {alone / ours:.2f} x   (wanted 2)"
+        f"60 runs: plain loop {alone:.1f} s, sweep {ours:.1f} s with loading torch: {alone / ours:.2f} x   "
+        "(wanted 2)"
     )
 
 
@@ -77,7 +79,8 @@ def workers(folder: Path) -> None:
     }
     one, two = timed(table, folder, "one", 1), timed(table, folder, "two", 2)
     print(
-        f"8 cells of {one / 8:.1f} s: one worker {one:.1f} s, two {two:.1f} s: {one / two:.2f} x   (wanted 1.8)"
+        f"8 cells of {one / 8:.1f} s: one worker {one:.1f} s, two {two:.1f} s: {one / two:.2f} x   (wanted "
+        "1.8)"
     )
 
 
@@ -100,7 +103,8 @@ def overhead(folder: Path) -> None:
     timed(config, folder, "over", 1)
     spent = float(Store(folder / "over.db").to_pandas().seconds.sum())
     print(
-        f"4 cells of {bare / 4:.0f} s: in the worker {spent / bare:.3f} x the same training alone   (wanted 1.02)"
+        f"4 cells of {bare / 4:.0f} s: in the worker {spent / bare:.3f} x the same training alone   (wanted "
+        "1.02)"
     )
 
 

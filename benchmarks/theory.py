@@ -2,8 +2,8 @@
 
     OMP_NUM_THREADS=1 python benchmarks/theory.py [--large]
 
-All comparisons are ratios within one run, with the contestants interleaved, so that a busy machine slows both. --large adds P = 16, T = 100, L = 8
-and reports its peak memory.
+All comparisons are ratios within one run, with the contestants interleaved, so that a busy machine slows
+both. --large adds P = 16, T = 100, L = 8 and reports its peak memory.
 """
 
 import argparse
@@ -43,11 +43,13 @@ WIDTHS = (64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536)
 
 
 def same_accuracy(task: dict) -> None:
-    """Seconds to reach the accuracy in f that `solve` really has: its distance from the mean of solutions with 96 times the samples.
+    """Seconds to reach the accuracy in f that `solve` really has: its distance from the mean of solutions
+    with 96 times the samples.
 
-    A finite ensemble has error^2 = (c/N)^2 + v/(N seeds), so it must be wide *and* many; both constants are measured on 8192 networks of N = 64, whose
-    mean is known ten times better than it is off. Every width is priced with the seeds it needs and the cheapest counts. Matrices in float32, where
-    that is twice as fast, and as many networks side by side as fit in the cache.
+    A finite ensemble has error^2 = (c/N)^2 + v/(N seeds), so it must be wide *and* many; both constants are
+    measured on 8192 networks of N = 64, whose mean is known ten times better than it is off. Every width is
+    priced with the seeds it needs and the cheapest counts. Matrices in float32, where that is twice as fast,
+    and as many networks side by side as fit in the cache.
     """
     truth = np.mean([solve(**task | {"samples": 128000, "seed": 1000 + i}).f for i in range(6)], axis=0)
     scale = np.linalg.norm(truth)
@@ -78,7 +80,8 @@ def same_accuracy(task: dict) -> None:
         best = min(prices, key=lambda width: prices[width])
         print("  seconds by N: " + ", ".join(f"{width}: {price:.1f}" for width, price in prices.items()))
         print(
-            f"  cheapest ensemble of the same accuracy, N = {best}: {prices[best]:.2f} s, {prices[best] / mine:.1f} times solve's"
+            f"  cheapest ensemble of the same accuracy, N = {best}: {prices[best]:.2f} s, "
+            f"{prices[best] / mine:.1f} times solve's"
         )
 
 
@@ -110,7 +113,8 @@ def main() -> None:
         task["lr"] = 0.3 * 2 * 16 / np.linalg.eigvalsh(lazy(task["x"], depth=8, activation="tanh").ntk)[-1]
         taken, _ = timed(solve, **task)
         print(
-            f"P=16 T=100 L=8 S=8000: {taken:.0f} s, peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB"
+            f"P=16 T=100 L=8 S=8000: {taken:.0f} s, peak memory "
+            f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB"
         )
 
 

@@ -18,7 +18,7 @@ import torch
 
 import trimtab
 from trimtab.runs.config import RunConfig
-from trimtab.runs.setup import setup
+from trimtab.runs.tasks import prepare
 
 HERE = Path(__file__).with_suffix(".csv")
 DOCS = Path(__file__).parent.parent / "docs" / "check.md"
@@ -158,7 +158,7 @@ def check_all(words: list[str]) -> None:
 
 def checked(case: Case, lr: float):
     config = RunConfig(**case.run, width=case.base[0], depth=case.base[1], scheme=case.scheme, lr=lr)
-    own = setup(config)
+    own = prepare(config)
     optimizer = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[case.run["optimizer"]]
     hyper = {} if case.run["optimizer"] == "sgd" else {"weight_decay": config.weight_decay}
     sizes = {"widths": None, "depths": None} | {case.axis + "s": list(case.sizes)}

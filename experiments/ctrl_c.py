@@ -1,6 +1,6 @@
 """Ctrl-C at random moments, beside load: how long until the command is gone, and does the run continue where it was?
 
-    python experiments/ctrl_c.py 50
+    python experiments/ctrl_c.py 50            # --load 0: where the machine is busy anyway
 
 The bound adds up: one step, one checkpoint, 2 s. A step is measured in the run itself (the largest gap between two batches). The
 load is two busy processes for each core. Each round continues the sweep of the round before; `missed` counts rounds after which
@@ -9,6 +9,7 @@ a step was made twice or left out.
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import multiprocessing
 import os
@@ -73,8 +74,9 @@ def interrupt(folder: Path, dice: random.Random) -> tuple[float, float]:
     return took, max(gaps, default=0.0)
 
 
-def main(rounds: int) -> None:
-    load = [multiprocessing.Process(target=busy, daemon=True) for _ in range(2 * (os.cpu_count() or 1))]
+def main(rounds: int, loops: int) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore it, and so its children
+    load = [multiprocessing.Process(target=busy, daemon=True) for _ in range(loops)]
     for process in load:
         process.start()
     dice, found = random.Random(0), []
@@ -86,7 +88,7 @@ def main(rounds: int) -> None:
             took, step = interrupt(folder, dice)
             found.append((took, step))
             print(
-                f"{i + 1:3d}  gone after {took:.2f} s, longest step {step:.2f} s, {'within' if took < step + 2 else 'BEYOND'} the bound",
+                f"{i + 1:3d}  gone after {took:.2f} s, longest step {step:.2f} s, load {os.getloadavg()[0]:.0f}, {'within' if took < step + 2 else 'BEYOND'} the bound",
                 flush=True,
             )
         steps: dict[int, list[int]] = {}
@@ -106,4 +108,8 @@ def main(rounds: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 50)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("rounds", nargs="?", type=int, default=50)
+    parser.add_argument("--load", type=int, default=2 * (os.cpu_count() or 1), help="busy processes beside it")
+    given = parser.parse_args()
+    main(given.rounds, given.load)

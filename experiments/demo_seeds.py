@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 import trimtab
-from trimtab.commands.demo import NAMES, grid, judged
+from trimtab.commands.demo import NAMES, grid, judge
 from trimtab.sweeps.store import Store
 
 AXES = ("width", "depth")
@@ -54,7 +54,7 @@ def measured(number: int, folder: Path, workers: int) -> dict[str, str | int | f
     store = Store(place)
     line = dict(instructions=instructions(), set=number, seeds=" ".join(map(str, seeds)))
     line |= dict(runs=sum(outcome.counts.values()), seconds=round(outcome.seconds, 1))
-    for over, by in judged(store).items():
+    for over, by in judge(store).items():
         for scheme, t in by.items():
             numbers = {k: f"{getattr(t.drift, k):+.3f}" for k in ("slope", "low", "high", "scatter")}
             columns = (("optima", "log2"), ("errors", "stderr"))

@@ -2,9 +2,39 @@
 
 Every refusal in trimtab is a `TrimtabError`. The command line turns any of them
 into a message without a traceback and exit code 2.
+
+A check that can find several faults collects them as `Fault` records; their text is made once, in `faults`.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that is wrong with what the user gave.
+
+    Attributes:
+        path: where, as the user wrote it: a dotted key such as "run.lr"; "" where there is no one place.
+        law: the rule that is broken.
+        got: the values seen, as text.
+        next_step: what to do about it.
+
+    >>> print(Fault("width", "must be divisible by heads", "width 30, heads 4", "pass model_options.heads"))
+    width: must be divisible by heads: got width 30, heads 4; pass model_options.heads
+    """
+
+    path: str
+    law: str
+    got: str = ""
+    next_step: str = ""
+
+    def __str__(self) -> str:
+        place = f"{self.path}: " if self.path else ""
+        seen = f": got {self.got}" if self.got else ""
+        return f"{place}{self.law}{seen}{f'; {self.next_step}' if self.next_step else ''}"
 
 
 class TrimtabError(Exception):
@@ -12,7 +42,14 @@ class TrimtabError(Exception):
 
 
 class InputError(TrimtabError, ValueError):
-    """An argument breaks a law that could be checked before any work."""
+    """An argument breaks a law that could be checked before any work; `faults` has the single ones."""
+
+    def __init__(self, text: str, faults: Sequence[Fault] = ()):
+        super().__init__(text)
+        self.faults = tuple(faults)
+
+    def __reduce__(self) -> tuple[object, ...]:  # exceptions are pickled by their text alone
+        return type(self), (str(self), self.faults)
 
 
 class StructureError(TrimtabError):
@@ -27,12 +64,23 @@ class OptimizerError(TrimtabError):
     """The optimizer does not fold, is not known, or has lost its factors."""
 
 
-def faults(title: str, problems: list[str]) -> InputError:
+def faults(title: str, problems: Sequence[Fault | str]) -> InputError:
     """One error for all faults found, so that the user fixes them in one go.
 
-    >>> print(faults("2 faults in sweep.toml", ["lr: must be > 0", "depth: must be >= 1"]))
+    >>> print(faults("2 faults in sweep.toml", [Fault("lr", "must be > 0"), "depth: must be >= 1"]))
     2 faults in sweep.toml
       - lr: must be > 0
       - depth: must be >= 1
     """
-    return InputError("\n".join([title, *(f"  - {problem}" for problem in problems)]))
+    records = [Fault("", problem) if isinstance(problem, str) else problem for problem in problems]
+    return InputError("\n".join([title, *(f"  - {fault}" for fault in records)]), records)
+
+
+def faults_in(what: str, problems: Sequence[Fault | str]) -> InputError:
+    """`faults`, titled with how many there are.
+
+    >>> print(faults_in("run.toml", [Fault("lr", "must be > 0", "-1")]))
+    1 fault in run.toml
+      - lr: must be > 0: got -1
+    """
+    return faults(f"{len(problems)} fault{'s' if len(problems) != 1 else ''} in {what}", problems)

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from trimtab.cli import main
-from trimtab.commands.demo import DEPTHS, WIDTHS, conclusion, grid, judged
+from trimtab.commands.demo import DEPTHS, WIDTHS, conclusion, grid, judge
 from trimtab.optima.sources import Frame
 from trimtab.sweeps.grid import read
 from trimtab.sweeps.store import Store
@@ -32,7 +32,7 @@ def made(octaves, edge=None):
 
 
 def test_the_conclusion_says_which_way_and_how_far():
-    plain, ours = conclusion(judged(made({"sp": (-1.5, -2), "depth-mup": (0, 0)})))
+    plain, ours = conclusion(judge(made({"sp": (-1.5, -2), "depth-mup": (0, 0)})))
     start = "Plain (sp): the best learning rate falls "
     assert plain.startswith(start) and plain.endswith("over depth 2 to 16: it drifts over both."), plain
     by_width, by_depth = (float(part.split()[-1]) for part in plain.split("-fold")[:2])
@@ -43,19 +43,19 @@ def test_the_conclusion_says_which_way_and_how_far():
 
 def test_the_conclusion_is_no_better_than_the_runs():
     """The words follow the verdicts: trimtab's lines are not written in advance."""
-    plain, ours = conclusion(judged(made({"sp": (0, 0), "depth-mup": (0, 1.8)})))
+    plain, ours = conclusion(judge(made({"sp": (0, 0), "depth-mup": (0, 1.8)})))
     assert plain.endswith("it transfers over both."), plain
     assert "rises 3.5-fold over depth 2 to 16" in ours, ours
     assert ours.endswith("it transfers over width, drifts over depth."), ours
     # Nothing trains at the largest depth: there is no best rate to speak of.
-    plain, _ = conclusion(judged(made({"sp": (0, 0), "depth-mup": (0, 0)}, edge=-99)))
+    plain, _ = conclusion(judge(made({"sp": (0, 0), "depth-mup": (0, 0)}, edge=-99)))
     assert "cannot be followed over depth 2 to 16" in plain and "stays over width" in plain, plain
 
 
 def assert_headline(folder, seeds):
     assert main(["demo", "--out", str(folder), "--seeds", *map(str, seeds)]) == 0
     store = Store(folder / "demo.db")
-    for over, by in judged(store).items():
+    for over, by in judge(store).items():
         plain, ours = by["sp"], by["depth-mup"]
         sizes = {"width": WIDTHS, "depth": DEPTHS}[over]
         assert plain.optima[over].tolist() == ours.optima[over].tolist() == sizes

@@ -18,10 +18,12 @@ from sweeps_made import Made, made
 
 import trimtab
 from trimtab import cli, files
-from trimtab.commands import transfer as transferring
-from trimtab.commands.sweep import EXAMPLE, counted
+from trimtab.commands import transfer_tables
+from trimtab.commands.new import EXAMPLE
+from trimtab.commands.status import count
 from trimtab.data.opening import open_data
 from trimtab.errors import InputError
+from trimtab.optima import sources
 from trimtab.optima.lines import default_scheme
 from trimtab.reporting.page import gathered
 from trimtab.runs import fleet, training, user_code
@@ -36,12 +38,6 @@ def build(width, depth):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.{act}(), nn.Linear(width, 10))
 """
 SWEEP = 'base = [8, 1]\n[axes]\nlr = [0.1]\n[run]\nmodel = "mine.py:build"\nsteps = 2\n'
-
-
-@pytest.fixture(autouse=True)
-def no_roots():
-    yield
-    files.look_in(None)
 
 
 @pytest.fixture
@@ -79,13 +75,10 @@ def test_a_file_beside_the_configuration_comes_first(two_folders):
             "from pathlib import Path\n\ndef where():\n    return Path(__file__).parent\n"
         )
     (there / "sweep.toml").write_text(SWEEP.replace("build", "where"))
-    grid.read(there / "sweep.toml")
-    assert user_code.load("mine.py:where")() == there
-    files.ROOTS[:] = [
-        here,
-        there,
-    ]  # as a worker has them: its driver's working folder, then the configuration's
-    assert user_code.load("mine.py:where")() == there
+    made = grid.read(there / "sweep.toml")
+    with files.looking_in(made.folder):
+        assert user_code.load("mine.py:where")() == there
+    assert user_code.load("mine.py:where")() == here  # the scope is over
 
 
 def test_a_sweep_that_was_read_keeps_its_folder(two_folders):
@@ -108,11 +101,11 @@ def test_a_data_file_is_looked_for_beside_the_configuration(two_folders):
     (there / "corpus.txt").write_text("abcdefgh" * 200)
     with pytest.raises(InputError, match=r"looked for .*corpus\.txt"):
         open_data("text", {"file": "corpus.txt", "context": 4})
-    files.look_in(there)
-    assert open_data("text", {"file": "corpus.txt", "context": 4}).shape.classes == 8
+    with files.looking_in(there):
+        assert open_data("text", {"file": "corpus.txt", "context": 4}).shape.classes == 8
     for folder, words in ((here, "abcdefghijkl"), (there, "abcd")):
         (folder / "words.txt").write_text(words * 200)
-    with pytest.raises(InputError, match="words.txt is ambiguous"):
+    with files.looking_in(there), pytest.raises(InputError, match="words.txt is ambiguous"):
         open_data("text", {"file": "words.txt", "context": 4})
 
 
@@ -134,10 +127,10 @@ def test_how_many_test_examples_depends_on_the_configuration_alone():
     alone = [training.run(c) for c in (long, short, long)]
     assert [r.test_examples for r in alone] == [288, 48, 288]
     assert alone[0].test_loss == alone[2].test_loss
-    together = fleet.run([short, short.changed(seed=1)])
+    together = fleet.run([short, short.replace(seed=1)])
     assert [r.test_examples for r in together] == [48, 48]
-    asked = training.run(short.changed(eval_examples=100))
-    assert asked.test_examples == 100 and training.run(short.changed(eval_examples=0)).test_examples is None
+    asked = training.run(short.replace(eval_examples=100))
+    assert asked.test_examples == 100 and training.run(short.replace(eval_examples=0)).test_examples is None
 
 
 def test_train_says_how_many_test_examples_it_looked_at(tmp_path, capsys):
@@ -146,7 +139,7 @@ def test_train_says_how_many_test_examples_it_looked_at(tmp_path, capsys):
     assert "(48 test examples)" in capsys.readouterr().out
 
 
-# -- the verdict ---------------------------------------------------------------------------------------------
+# -- the verdict --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -170,7 +163,7 @@ def test_command_page_and_function_agree_on_the_scheme(monkeypatch, capsys):
     assert trimtab.transfer(source).verdict == "transfers"  # sp drifts
     page = gathered(source)
     assert page["lead"] == "completep" and page["verdict"] == "transfers"
-    monkeypatch.setattr(transferring, "opened", lambda path: source)
+    monkeypatch.setattr(sources, "opened", lambda path: source)
     assert cli.main(["transfer", "x.db", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["scheme"] == "completep" and set(said["transfers"]["depth"]) == {
@@ -236,7 +229,8 @@ class Block(nn.Module):
         return x + self.linear(x.relu())
 
 def build(width, depth):
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, width), *(Block(width) for _ in range(depth)), nn.Linear(width, 10))
+    blocks = (Block(width) for _ in range(depth))
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, width), *blocks, nn.Linear(width, 10))
 """
 
 
@@ -270,7 +264,7 @@ def test_the_suggested_sweep_runs_and_runs_nothing_twice(tmp_path, monkeypatch, 
     assert "would run every cell anew" in capsys.readouterr().err and not (tmp_path / "third.toml").exists()
 
 
-# -- the command ---------------------------------------------------------------------------------------------
+# -- the command --------------------------------------------------------------------------------------------
 
 
 def trimtab_command(*argv, block=(), **options):
@@ -316,10 +310,10 @@ def test_status_calls_cells_of_the_dead_interrupted(tmp_path, capsys):
         "elsewhere/1/1/x/1": (1, 0),
     }
     for i, (owner, wanted) in enumerate(cases.items()):
-        counts = counted(half_done(tmp_path / f"{i}.db", owner))
+        counts = count(half_done(tmp_path / f"{i}.db", owner))
         assert (counts["running"], counts["interrupted"]) == wanted, owner
     late = half_done(tmp_path / "late.db", "elsewhere/1/1/x/1", lease=-1.0)
-    assert counted(late)["interrupted"] == 1
+    assert count(late)["interrupted"] == 1
     assert cli.main(["status", str(tmp_path / "0.db")]) == 3
     said = capsys.readouterr().out
     assert "0 running, 1 interrupted, 2 waiting" in said and "goes on with them" in said
@@ -340,7 +334,7 @@ def test_status_counts_what_transfer_says_does_not_train(tmp_path, capsys):
     t = trimtab.transfer(pd.DataFrame(rows))
     assert (
         trimtab.optima.wording.regret(t.regret.iloc[1])
-        == transferring._regret(t.regret.iloc[1])
+        == transfer_tables._regret(t.regret.iloc[1])
         == "does not train"
     )
 
@@ -441,7 +435,7 @@ def test_with_torch_alone_every_command_says_what_to_install(kind, tmp_path):
 
 
 NEEDS = {
-    "rich": ["status", "a.db"],
+    "rich": ["transfer", "a.db"],
     "pandas": ["transfer", "a.db"],
     "scipy": ["check", "own.py:build", "--base-width", "8", "--base-depth", "1"],
     "pydantic": ["train", "run.toml"],
@@ -478,7 +472,7 @@ def test_one_missing_package_is_named(package, tmp_path):
     ), said
 
 
-# -- the example ---------------------------------------------------------------------------------------------
+# -- the example --------------------------------------------------------------------------------------------
 
 
 def keys(text):
@@ -523,7 +517,7 @@ def test_the_example_runs_as_it_is_written(tmp_path, capsys):
     assert cli.main(["transfer", str(tmp_path / "sweep.db")]) == 0
 
 
-# -- the page ------------------------------------------------------------------------------------------------
+# -- the page -----------------------------------------------------------------------------------------------
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 LAID_OUT = """() => {

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from trimtab.data import cifar10
+from trimtab.data.batches import augment, indices
 from trimtab.data.opening import open_data
-from trimtab.data.source import augmented, indices
 from trimtab.errors import InputError
 
 DATA = os.environ.get("TRIMTAB_DATA")
@@ -119,9 +119,9 @@ def test_a_pickle_that_would_run_code_does_not(small_cifar, tmp_path, monkeypatc
 
 def test_flips_and_crops_are_functions_of_seed_and_step():
     x = torch.arange(2 * 3 * 8 * 8, dtype=torch.float32).view(2, 3, 8, 8)
-    a, b = augmented(x, 0, 5, True, 2), augmented(x, 0, 5, True, 2)
-    assert torch.equal(a, b) and not torch.equal(a, augmented(x, 0, 6, True, 2))
-    moved = augmented(x.repeat(20, 1, 1, 1), 1, 1, False, 2)
+    a, b = augment(x, 0, 5, True, 2), augment(x, 0, 5, True, 2)
+    assert torch.equal(a, b) and not torch.equal(a, augment(x, 0, 6, True, 2))
+    moved = augment(x.repeat(20, 1, 1, 1), 1, 1, False, 2)
     padded = torch.nn.functional.pad(x, (2,) * 4)
     for i, image in enumerate(moved):
         assert any(

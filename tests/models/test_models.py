@@ -103,10 +103,10 @@ def test_depth_96_without_a_norm_needs_the_branch_scale(model):
         model=model, width=width, depth=3, lr=0.1, steps=steps, model_options=options, eval_examples=0
     )
     rates = [2.0**e for e in range(-6, 3)]
-    tuned = fleet_run([base.changed(lr=lr) for lr in rates])
+    tuned = fleet_run([base.replace(lr=lr) for lr in rates])
     best = min((r.train_loss, lr) for r, lr in zip(tuned, rates, strict=True) if r.train_loss is not None)[1]
-    deep = base.changed(depth=96, base=(width, 3), lr=best)
-    scaled, alone = run(deep), run(deep.changed(scheme="mup"))
+    deep = base.replace(depth=96, base=(width, 3), lr=best)
+    scaled, alone = run(deep), run(deep.replace(scheme="mup"))
     assert scaled.state == "done" and scaled.train_loss < 0.75 * scaled.initial_loss
     assert alone.state == "diverged" or alone.collapsed
 

@@ -272,9 +272,9 @@ def test_a_hundred_thousand_runs_are_quick():
 
 def test_the_command(monkeypatch, capsys):
     from trimtab.cli import main
-    from trimtab.commands import transferring
+    from trimtab.optima import sources
 
-    monkeypatch.setattr(transferring, "opened", lambda path: made())
+    monkeypatch.setattr(sources, "opened", lambda path: made())
     monkeypatch.setenv("COLUMNS", "100")
     assert main(["transfer", "x.db"]) == 0
     text = capsys.readouterr().out
@@ -285,7 +285,7 @@ def test_the_command(monkeypatch, capsys):
     capsys.readouterr()
     assert main(["transfer", "x.db", "--scheme", "mup", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["verdict"] == {"depth": "drifts", "width": "transfers"}
-    monkeypatch.setattr(transferring, "opened", lambda path: Made(made().table.assign(state="diverged"), {}))
+    monkeypatch.setattr(sources, "opened", lambda path: Made(made().table.assign(state="diverged"), {}))
     assert main(["transfer", "x.db"]) == 3
     capsys.readouterr()
     for bad in (["--hp", "nothing"], ["--scheme", "nothing"], ["--where", "width"], ["--metric", "nothing"]):

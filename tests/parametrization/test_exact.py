@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import trimtab
-from trimtab.parametrization.pairing import template
+from trimtab.parametrization.names import template
 
 STEPS = 50
 

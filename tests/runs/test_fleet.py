@@ -14,7 +14,8 @@ torch.set_num_threads(1)
 pytestmark = pytest.mark.timeout(900)  # a starved machine is no fault
 BASE = RunConfig(width=32, depth=6, base=(32, 3), lr=0.05, steps=100, model_options={"branch_scale": 3**-0.5})
 RATES = [0.01, 0.02, 0.05, 0.1]
-# Rates at which one run is not chaotic itself: a BatchNorm ResNet at ten times these, moved by one bit at the start, is 4e-1 from
+# Rates at which one run is not chaotic itself: a BatchNorm ResNet at ten times these, moved by one bit at the
+# start, is 4e-1 from
 # itself after 100 steps in float32, and no reordering of sums can be closer than that.
 KINDS = {
     "sgd": dict(),
@@ -37,9 +38,9 @@ KINDS = {
 def members(kind, dtype):
     numbers = dict(KINDS[kind])
     scale = numbers.pop("scale", 1.0)
-    base = BASE.changed(dtype=dtype, **numbers)
+    base = BASE.replace(dtype=dtype, **numbers)
     return [
-        base.changed(lr=lr * scale, seed=i % 2, gamma0=2.0 if i == 3 else 1.0) for i, lr in enumerate(RATES)
+        base.replace(lr=lr * scale, seed=i % 2, gamma0=2.0 if i == 3 else 1.0) for i, lr in enumerate(RATES)
     ]
 
 
@@ -63,7 +64,7 @@ def test_members_are_the_single_runs(kind, dtype, bound):
 @pytest.mark.parametrize("kind", LONG)
 def test_numbers_do_not_depend_on_the_others(kind):
     configs = members(kind, "float32")
-    wild = [c.changed(lr=c.lr * 1e6) for c in configs]
+    wild = [c.replace(lr=c.lr * 1e6) for c in configs]
     full = fleet.run(configs + wild)  # half of them diverge on the way
     for chosen in ([0], [2, 1], [3, 0, 2]):
         for i, one in zip(chosen, fleet.run([configs[i] for i in chosen]), strict=True):
@@ -71,7 +72,7 @@ def test_numbers_do_not_depend_on_the_others(kind):
 
 
 def test_the_diverged_stay_and_are_recorded_as_alone():
-    configs = [BASE.changed(lr=lr, steps=60) for lr in (0.05, 1e3, 1e4, 0.5, 8.0, 0.02, 30.0, 2.0)]
+    configs = [BASE.replace(lr=lr, steps=60) for lr in (0.05, 1e3, 1e4, 0.5, 8.0, 0.02, 30.0, 2.0)]
     group = fleet.Fleet(configs)
     results = group.go(60.0, None, None)
     for one, config in zip(results, configs, strict=True):
@@ -82,7 +83,7 @@ def test_the_diverged_stay_and_are_recorded_as_alone():
 
 @pytest.mark.parametrize("kind", ["momentum", "adamw", pytest.param("batchnorm", marks=pytest.mark.slow)])
 def test_resume_is_bitwise(kind, tmp_path):
-    configs = [*members(kind, "float32"), members(kind, "float32")[0].changed(lr=1e5)]
+    configs = [*members(kind, "float32"), members(kind, "float32")[0].replace(lr=1e5)]
     whole, asked = fleet.run(configs), iter(range(1000))
     for _ in range(3):
         with pytest.raises(Interrupted):
@@ -93,9 +94,9 @@ def test_resume_is_bitwise(kind, tmp_path):
 
 def test_members_must_share_what_a_fleet_shares():
     with pytest.raises(InputError, match="width, optimizer"):
-        fleet.run([BASE, BASE.changed(width=64, optimizer="adamw")])
+        fleet.run([BASE, BASE.replace(width=64, optimizer="adamw")])
     with pytest.raises(InputError, match="one by one"):
-        fleet.run([BASE.changed(optimizer="muon")] * 2)
+        fleet.run([BASE.replace(optimizer="muon")] * 2)
 
 
 def test_rows_that_see_each_other_are_refused(monkeypatch):
@@ -110,7 +111,7 @@ def test_rows_that_see_each_other_are_refused(monkeypatch):
 def test_the_choice_follows_from_size_and_model_alone(monkeypatch):
     monkeypatch.setattr("time.perf_counter", lambda: pytest.fail("a stopwatch was asked"))
     small = [
-        BASE.changed(lr=lr, seed=seed, scheme=scheme)
+        BASE.replace(lr=lr, seed=seed, scheme=scheme)
         for lr in (0.1, 1.0)
         for seed in (0, 5)
         for scheme in ("sp", "mup")
@@ -120,15 +121,15 @@ def test_the_choice_follows_from_size_and_model_alone(monkeypatch):
         and choose(BASE, 8) == Choice(8)
         and choose(BASE, 1) == Choice(1)
     )
-    assert choose(BASE.changed(width=512)).slots == 1, "more parameters than pay"
+    assert choose(BASE.replace(width=512)).slots == 1, "more parameters than pay"
     image = dict(model="resnet", model_options={"norm": "none"}, depth=6, base=(64, 6))
-    assert choose(BASE.changed(width=32, **image)).slots == 16
-    assert choose(BASE.changed(width=32, batch_size=512, **image)).slots == 1, "more arithmetic than pays"
-    assert choose(BASE.changed(optimizer="muon"), 8) == Choice(1, "it steps sgd, adam, adamw only, not muon")
+    assert choose(BASE.replace(width=32, **image)).slots == 16
+    assert choose(BASE.replace(width=32, batch_size=512, **image)).slots == 1, "more arithmetic than pays"
+    assert choose(BASE.replace(optimizer="muon"), 8) == Choice(1, "it steps sgd, adam, adamw only, not muon")
 
 
 def test_a_members_name_says_how_it_was_trained():
-    assert len({BASE.changed(fleet=slots).hash for slots in (1, 8, 16)}) == 3
+    assert len({BASE.replace(fleet=slots).hash for slots in (1, 8, 16)}) == 3
 
 
 def test_a_model_vmap_cannot_take_runs_one_by_one(tmp_path):
@@ -136,8 +137,10 @@ def test_a_model_vmap_cannot_take_runs_one_by_one(tmp_path):
     file.write_text(
         "from torch import nn\n"
         "class Asking(nn.Module):\n"
-        "    def __init__(self, width):\n        super().__init__()\n        self.a, self.b = nn.Linear(64, width), nn.Linear(width, 10)\n"
-        "    def forward(self, x):\n        h = self.a(x.flatten(1)).relu()\n        return self.b(h / h.norm().item())\n"
+        "    def __init__(self, width):\n        super().__init__()\n        self.a, self.b = nn.Linear(64, "
+        "width), nn.Linear(width, 10)\n"
+        "    def forward(self, x):\n        h = self.a(x.flatten(1)).relu()\n        return self.b(h / "
+        "h.norm().item())\n"
         "def build(width, depth):\n    return Asking(width)\n"
     )
     choice = choose(RunConfig(model=f"{file}:build", width=16, depth=1, lr=0.1, steps=20))
@@ -200,7 +203,7 @@ def own(tmp_path):
 
 @pytest.mark.parametrize("options", [dict(tied=True), dict(tied=False), dict(kept="rebuilt")], ids=str)
 def test_tied_and_frozen_weights_and_every_buffer(own, options):
-    configs = [own.changed(model_options=options, seed=seed, lr=lr) for seed in (0, 3) for lr in (0.1, 0.3)]
+    configs = [own.replace(model_options=options, seed=seed, lr=lr) for seed in (0, 3) for lr in (0.1, 0.3)]
     for one, config in zip(fleet.run(configs), configs, strict=True):
         alone = run(config)
         assert far(one, alone) < 1e-4 and one.test_loss == pytest.approx(alone.test_loss, rel=1e-4)
@@ -208,9 +211,9 @@ def test_tied_and_frozen_weights_and_every_buffer(own, options):
 
 def test_what_cannot_be_stacked_is_refused(own, tmp_path):
     assert choose(own).slots == 16
-    kept = choose(own.changed(model_options={"kept": "attribute"}))
+    kept = choose(own.replace(model_options={"kept": "attribute"}))
     assert kept.slots == 1 and "as a fleet it gives a loss of" in kept.reason
-    pairs = own.changed(data=f"{tmp_path}/own.py:pairs")
+    pairs = own.replace(data=f"{tmp_path}/own.py:pairs")
     assert "one input tensor" in choose(pairs).reason
     with pytest.raises(InputError, match="one input tensor"):
         fleet.run([pairs, pairs])

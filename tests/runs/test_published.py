@@ -1,4 +1,5 @@
-"""Published models follow their data: vocabulary, classes, channels, image size; what is given explicitly wins."""
+"""Published models follow their data: vocabulary, classes, channels, image size; what is given explicitly
+wins."""
 
 import os
 
@@ -6,11 +7,11 @@ import pytest
 
 from trimtab.errors import InputError
 from trimtab.runs.config import RunConfig
-from trimtab.runs.setup import setup
+from trimtab.runs.tasks import prepare
 
 pytest.importorskip("transformers", reason="the [hf] extra is not installed")
 from trimtab.data.catalogue import Shape
-from trimtab.runs.published import fitted
+from trimtab.runs.published import fit_fields
 
 DATA = os.environ.get("TRIMTAB_DATA") or ""
 TEXT, CIFAR = Shape((64,), 65, "text"), Shape((3, 32, 32), 10, "image", 50_000)
@@ -25,7 +26,7 @@ def config_of(model, data, options=None, width=64, **more):
     run = RunConfig(
         model=f"hf:{model}", width=width, depth=2, data=data, model_options=options or {}, lr=0.1, **more
     )
-    made = setup(run)
+    made = prepare(run)
     loss, output = made.evaluate(made.start(0), made.batch(0, 0))
     assert loss.isfinite()
     return made.start(0).config, output.logits
@@ -76,15 +77,15 @@ def test_cifar10():
 
 
 def test_what_is_given_wins():
-    fields, problems = fitted("gpt2", TEXT, {"vocab_size": 128, "n_positions": 64, "n_head": 2})
+    fields, problems = fit_fields("gpt2", TEXT, {"vocab_size": 128, "n_positions": 64, "n_head": 2})
     assert not problems
     assert (fields["vocab_size"], fields["max_position_embeddings"], fields["num_attention_heads"]) == (
         128,
         64,
         2,
     )
-    assert fitted("vit", CIFAR, {"num_labels": 100})[0]["num_labels"] == 100
-    short = fitted("gpt2", Shape((2048,), 65, "text"), {})[0]
+    assert fit_fields("vit", CIFAR, {"num_labels": 100})[0]["num_labels"] == 100
+    short = fit_fields("gpt2", Shape((2048,), 65, "text"), {})[0]
     assert short["max_position_embeddings"] == 2048  # gpt2 itself has 1,024
 
 
@@ -106,9 +107,9 @@ def test_what_is_given_wins():
     ],
 )
 def test_what_cannot_work_is_refused(name, shape, options, words):
-    assert words in " ".join(fitted(name, shape, options)[1])
+    assert words in " ".join(map(str, fit_fields(name, shape, options)[1]))
 
 
 def test_faults_come_before_any_work():
     with pytest.raises(InputError, match="takes text data"):
-        setup(RunConfig(model="hf:llama", width=64, depth=2, data="digits", lr=0.1))
+        prepare(RunConfig(model="hf:llama", width=64, depth=2, data="digits", lr=0.1))

@@ -1,4 +1,5 @@
-"""One run: deterministic, resumable bit for bit, equal to plain torch at base size, honest about divergence."""
+"""One run: deterministic, resumable bit for bit, equal to plain torch at base size, honest about
+divergence."""
 
 import json
 import math
@@ -11,7 +12,7 @@ from trimtab import cli
 from trimtab.errors import InputError
 from trimtab.runs.config import RunConfig, decay, rate
 from trimtab.runs.results import conclude
-from trimtab.runs.setup import setup
+from trimtab.runs.tasks import prepare
 from trimtab.runs.training import Interrupted, Run, run
 
 SMALL = RunConfig(width=16, depth=3, base=(16, 3), lr=0.05, steps=25, batch_size=32)
@@ -45,7 +46,7 @@ def same(a, b):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_resume_is_bitwise_an_uninterrupted_run(kind, tmp_path):
-    config = SMALL.changed(eval_every=7, **KINDS[kind])
+    config = SMALL.replace(eval_every=7, **KINDS[kind])
     whole = run(config)
     path, asked = tmp_path / "c", iter(range(100))
     for _ in range(4):  # interrupted after 6, 12, ... steps
@@ -57,14 +58,14 @@ def test_resume_is_bitwise_an_uninterrupted_run(kind, tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_twice_and_the_rng_untouched(kind):
     before = torch.get_rng_state()
-    config = SMALL.changed(**KINDS[kind])
+    config = SMALL.replace(**KINDS[kind])
     same(run(config), run(config))
     assert torch.equal(before, torch.get_rng_state())
 
 
 def test_at_base_it_is_plain_torch():
-    config = SMALL.changed(momentum=0.9, weight_decay=1e-3)
-    made = setup(config)
+    config = SMALL.replace(momentum=0.9, weight_decay=1e-3)
+    made = prepare(config)
     torch.manual_seed(config.seed)
     model = made.build(16, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)
@@ -82,10 +83,11 @@ def test_at_base_it_is_plain_torch():
 def test_dropout_is_a_function_of_seed_and_step(tmp_path):
     file = tmp_path / "dropping.py"
     file.write_text(
-        "from torch import nn\ndef build(width, depth):\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Dropout(0.3), nn.Linear(width, 10))\n"
+        "from torch import nn\ndef build(width, depth):\n    return nn.Sequential(nn.Flatten(), "
+        "nn.Linear(64, width), nn.ReLU(), nn.Dropout(0.3), nn.Linear(width, 10))\n"
     )
-    config = SMALL.changed(model=f"{file}:build", base=(8, 3))
-    assert setup(config).random
+    config = SMALL.replace(model=f"{file}:build", base=(8, 3))
+    assert prepare(config).random
     whole, asked = run(config), iter(range(100))
     with pytest.raises(Interrupted):
         run(config, checkpoint=tmp_path / "c", stop=lambda: next(asked) == 9)
@@ -94,7 +96,7 @@ def test_dropout_is_a_function_of_seed_and_step(tmp_path):
 
 
 def test_divergence_is_a_result():
-    result = run(SMALL.changed(lr=1e4))
+    result = run(SMALL.replace(lr=1e4))
     assert (
         result.state == "diverged"
         and result.train_loss is None
@@ -106,9 +108,10 @@ def test_divergence_is_a_result():
 def test_nan_at_step_k_is_seen_at_step_k(tmp_path):
     file = tmp_path / "poison.py"
     file.write_text(
-        "import torch\ndef data(split, seed, step):\n    x = torch.ones(8, 64) * (float('nan') if step == 6 else 1)\n    return x, torch.zeros(8, dtype=torch.long)\n"
+        "import torch\ndef data(split, seed, step):\n    x = torch.ones(8, 64) * (float('nan') if step == 6 "
+        "else 1)\n    return x, torch.zeros(8, dtype=torch.long)\n"
     )
-    result = run(SMALL.changed(data=f"{file}:data"))
+    result = run(SMALL.replace(data=f"{file}:data"))
     assert result.state == "diverged" and result.stopped_at == 6 and result.steps == 7
 
 
@@ -120,11 +123,11 @@ def test_a_loss_that_ends_where_it_began_is_collapsed():
 
 
 def test_schedules():
-    c = SMALL.changed(steps=100, warmup=20, schedule="linear", floor=0.1)
+    c = SMALL.replace(steps=100, warmup=20, schedule="linear", floor=0.1)
     assert [round(rate(s, c), 4) for s in (0, 19, 20, 60, 100)] == [0.05, 1.0, 1.0, 0.55, 0.1]
-    assert [rate(s, c.changed(schedule="step")) for s in (20, 59, 60, 80)] == [1.0, 1.0, 0.1, 0.01]
-    assert decay(60, c.changed(decay_schedule="rate")) == rate(60, c)
-    assert decay(0, c) == 1.0 and abs(decay(100, c.changed(decay_schedule="cosine"))) < 1e-12
+    assert [rate(s, c.replace(schedule="step")) for s in (20, 59, 60, 80)] == [1.0, 1.0, 0.1, 0.01]
+    assert decay(60, c.replace(decay_schedule="rate")) == rate(60, c)
+    assert decay(0, c) == 1.0 and abs(decay(100, c.replace(decay_schedule="cosine"))) < 1e-12
 
 
 def test_flops_count_products():
@@ -134,20 +137,20 @@ def test_flops_count_products():
 
 
 def test_the_scheme_reaches_the_optimizer():
-    made = Run(SMALL.changed(width=64, depth=12, base=(16, 3), optimizer="adamw", lr=0.01))
+    made = Run(SMALL.replace(width=64, depth=12, base=(16, 3), optimizer="adamw", lr=0.01))
     rates = {round(g["lr"], 8) for g in made.optimizers[0].param_groups}
     assert rates == {0.01, round(0.01 / 16, 8), round(0.01 / 4, 8)}  # input; tails 1/(m_N m_L); readout 1/m_N
 
 
 def test_compile_agrees():
     pytest.importorskip("torch._dynamo")
-    config = SMALL.changed(steps=4, eval_examples=0)
+    config = SMALL.replace(steps=4, eval_examples=0)
     with torch._dynamo.config.patch(suppress_errors=False):
-        compiled = torch.compile(setup(config).start(0), backend="aot_eager")
+        compiled = torch.compile(prepare(config).start(0), backend="aot_eager")
         made = Run(config)
         made.callable = compiled
-        x = made.setup.batch(0, 0)
-        assert torch.allclose(compiled(x[0]), setup(config).start(0)(x[0]), atol=1e-6)
+        x = made.task.batch(0, 0)
+        assert torch.allclose(compiled(x[0]), prepare(config).start(0)(x[0]), atol=1e-6)
 
 
 BAD = [
@@ -251,24 +254,26 @@ def test_a_loss_beside_the_model_lasts(tmp_path):
     file = tmp_path / "own.py"
     file.write_text(
         "import torch\nfrom torch import nn\n"
-        "def build(width, depth):\n    return nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 1))\n"
-        "def data(split, seed, step):\n    x = torch.randn(8, 4, generator=torch.Generator().manual_seed(seed + step))\n    return x, x[:, :1]\n"
+        "def build(width, depth):\n    return nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, "
+        "1))\n"
+        "def data(split, seed, step):\n    x = torch.randn(8, 4, "
+        "generator=torch.Generator().manual_seed(seed + step))\n    return x, x[:, :1]\n"
         "def loss(output, batch):\n    return 7 + (output - batch[1]).square().mean()\n"
     )
     config = RunConfig(model=f"{file}:build", data=f"{file}:data", width=8, depth=1, lr=0.01, steps=3)
     first = run(config).initial_loss
     assert first > 7
     for again in (
-        config.changed(lr=0.02),
+        config.replace(lr=0.02),
         RunConfig(**json.loads(json.dumps(config.model_dump(mode="json")))),
     ):  # as a sweep keeps it
         assert run(again).initial_loss == first
-    assert run(config.changed(loss="mse")).initial_loss < 7 and config.changed(loss="mse").hash != config.hash
+    assert run(config.replace(loss="mse")).initial_loss < 7 and config.replace(loss="mse").hash != config.hash
     assert RunConfig(width=8, depth=1, lr=0.1).loss == "cross-entropy"
 
 
 def test_losses_and_accuracies_of_every_kind_of_batch():
-    from trimtab.runs.setup import correct, cross_entropy, forward, mse
+    from trimtab.runs.losses import count_correct, cross_entropy, forward, mse
 
     torch.manual_seed(0)
     plain = torch.nn.functional.cross_entropy
@@ -277,13 +282,13 @@ def test_losses_and_accuracies_of_every_kind_of_batch():
     asked = scores.argmax(-1)[:, 1::2] == classes[:, 1::2]
     for output in (scores, {"logits": scores}, (scores, 1)):
         assert cross_entropy(output, (None, classes)) == plain(scores.flatten(0, 1), classes.flatten())
-        assert correct(output, (None, classes)) == (
+        assert count_correct(output, (None, classes)) == (
             int(asked.sum()),
             asked.numel(),
         )  # targets left out of the loss are not counted as wrong
     image, pixels = torch.randn(2, 3, 7, 7), torch.randint(0, 3, (2, 7, 7))
     assert cross_entropy(image, (None, pixels)) == plain(image, pixels)
-    assert correct(image, (None, pixels)) == (int((image.argmax(1) == pixels).sum()), pixels.numel())
+    assert count_correct(image, (None, pixels)) == (int((image.argmax(1) == pixels).sum()), pixels.numel())
     soft = torch.softmax(torch.randn(4, 6, 5), -1)
     assert cross_entropy(scores, (None, soft)) == pytest.approx(
         float(plain(scores.flatten(0, 1), soft.flatten(0, 1)))
@@ -331,7 +336,7 @@ def test_folders_that_are_not_there_are_said_before_training(tmp_path, capsys):
 def test_the_checkpoint_of_another_configuration_is_said(tmp_path):
     with pytest.raises(Interrupted):
         run(SMALL, checkpoint=tmp_path / "c", stop=iter([False, False, True]).__next__)
-    other = Run(SMALL.changed(lr=0.06), tmp_path / "c")
+    other = Run(SMALL.replace(lr=0.06), tmp_path / "c")
     assert (
         not other.losses and "another configuration" in other.said[0] and not Run(SMALL, tmp_path / "c").said
     )

@@ -1,4 +1,5 @@
-"""Third-party families as published, at tiny random sizes: unmodified classes of `transformers`, no download."""
+"""Third-party families as published, at tiny random sizes: unmodified classes of `transformers`, no
+download."""
 
 import os
 

@@ -1,15 +1,19 @@
-"""How far the first steps move a published family: RMS change of the residual stream and of the logits, on a fixed batch.
+"""How far the first steps move a published family: RMS change of the residual stream and of the logits, on a
+fixed batch.
 
 What makes a small base show the limit's exponents, each found by an experiment (LOG.md):
 
-- **Targets that can be learned, few of them.** A chain over 16 tokens with two successors each; a teacher's ten classes. The logit
-  of a class for an unrelated token moves by chance, N^-1/2 of the rest: with 64 tokens and a base 64 wide most of the change
-  is that, and its slope over 4x width is -0.2 to -0.4 whatever the rule.
-- **No padding token in the text.** Its embedding is 0, and an RMS norm of a stream that is 0 has a gradient of eps^-1/2.
-- **A base whose stream is not made by the randomness of its branches**: at alpha = 1 that part falls as m_L^-1/2. Llama and Qwen3
-  draw embeddings at 0.02, smaller than their branches: five times that here. Gemma-2 and the ResNet end branches in norms of gain 1: 0.3 here.
-- **Weights that one step does not turn over.** A norm after the branch bounds its change; with matrices at 0.02, 64 wide and rate
-  1e-3, Gemma-2's branches are new after one step: 0.1 here.
+- **Targets that can be learned, few of them.** A chain over 16 tokens with two successors each; a teacher's
+  ten classes. The logit of a class for an unrelated token moves by chance, N^-1/2 of the rest: with 64
+  tokens and a base 64 wide most of the change is that, and its slope over 4x width is -0.2 to -0.4 whatever
+  the rule.
+- **No padding token in the text.** Its embedding is 0, and an RMS norm of a stream that is 0 has a gradient
+  of eps^-1/2.
+- **A base whose stream is not made by the randomness of its branches**: at alpha = 1 that part falls as
+  m_L^-1/2. Llama and Qwen3 draw embeddings at 0.02, smaller than their branches: five times that here.
+  Gemma-2 and the ResNet end branches in norms of gain 1: 0.3 here.
+- **Weights that one step does not turn over.** A norm after the branch bounds its change; with matrices at
+  0.02, 64 wide and rate 1e-3, Gemma-2's branches are new after one step: 0.1 here.
 """
 
 import math
@@ -192,6 +196,7 @@ def slopes(name, sizes, scheme, seeds=range(SEEDS), **choices):
     return (torch.stack(rows) * x[:, None, None]).sum(0) / x.square().sum()
 
 
-# From 64 wide three seeds scatter by 0.05 about slopes of -0.1 (other seeds: -0.20 to -0.03); from 128 all are within 0.11.
+# From 64 wide three seeds scatter by 0.05 about slopes of -0.1 (other seeds: -0.20 to -0.03); from 128 all
+# are within 0.11.
 WIDTHS = [(128 * k, 2) for k in (1, 2, 4)]
 DEPTHS = [(64, 2 * k) for k in (1, 2, 4, 8)]

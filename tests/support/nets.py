@@ -1,4 +1,5 @@
-"""Plain torch models for the coordinate check, and data to be learned: residual MLPs, a pre-norm transformer, a ResNet."""
+"""Plain torch models for the coordinate check, and data to be learned: residual MLPs, a pre-norm transformer,
+a ResNet."""
 
 import torch
 import torch.nn.functional as F

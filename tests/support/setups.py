@@ -1,4 +1,5 @@
-"""Set-ups written by hand, without trimtab: multipliers in the forward, rates per parameter; right, or with one bug each."""
+"""Set-ups written by hand, without trimtab: multipliers in the forward, rates per parameter; right, or with
+one bug each."""
 
 import torch
 from nets import ResidualMLP, Transformer

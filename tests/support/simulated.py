@@ -1,7 +1,8 @@
 """Loss curves with a known optimum, to measure how often intervals cover it and verdicts are right.
 
-Rates are half an octave apart. `se` is the standard error of the optimum that the fit itself reports (the median of a pilot),
-reached by scaling the noise. Seeds, when shared across rates, shift whole curves by twice the noise.
+Rates are half an octave apart. `se` is the standard error of the optimum that the fit itself reports (the
+median of a pilot), reached by scaling the noise. Seeds, when shared across rates, shift whole curves by twice
+the noise.
 """
 
 from __future__ import annotations
@@ -119,7 +120,8 @@ def verdicts(
     scatter: float = 0.0,
     rng: int = 0,
 ) -> Told:
-    """How often each verdict is given, and how often the drift's interval holds the slope, over `sizes` doublings."""
+    """How often each verdict is given, and how often the drift's interval holds the slope, over `sizes`
+    doublings."""
     draw, noise = np.random.default_rng(rng), noise_for(kind, se, seeds)
     count, covered = Counter(), 0
     for _ in range(n):

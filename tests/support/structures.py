@@ -1,8 +1,8 @@
 """Small models, one per structure, each with what must be found in it written down beforehand.
 
-A case is `build(width, depth)`, an example, and expectations: how many branches at a depth, the kind of each, the tail
-of the first branch, roles and places of some parameters, and parts of their (init, u, s) worked out by hand for
-width x 2 and depth x 2 (alpha = 1/2) where that is the point of the case.
+A case is `build(width, depth)`, an example, and expectations: how many branches at a depth, the kind of each,
+the tail of the first branch, roles and places of some parameters, and parts of their (init, u, s) worked out
+by hand for width x 2 and depth x 2 (alpha = 1/2) where that is the point of the case.
 """
 
 from __future__ import annotations
@@ -84,9 +84,24 @@ HIDDEN_TAIL = (R * R, 1 / 4, 1 / 2)  # hidden, tail of a branch: m_in^-1/2 m_L^-
 INNER = (R, R / 2, R / 2)  # hidden, in a branch before its tail
 
 
-@case(X, tail={"blocks.0.fc.weight", "blocks.0.fc.bias"}, roles={"stem.weight": "input", "blocks.0.fc.weight": "hidden", "head.weight": "readout", "head.bias": "elementwise"},
-      places={"stem.weight": "outside", "blocks.1.fc.bias": "tail", "head.weight": "outside"},
-      numbers={"stem.weight": (1, 1, 1 / 2), "blocks.0.fc.weight": HIDDEN_TAIL, "blocks.0.fc.bias": (R, 1 / 2, 1 / 2), "head.weight": (1 / 2, 1 / 2, 1), "head.bias": (1, 1, 1)})  # fmt: skip
+@case(
+    X,
+    tail={"blocks.0.fc.weight", "blocks.0.fc.bias"},
+    roles={
+        "stem.weight": "input",
+        "blocks.0.fc.weight": "hidden",
+        "head.weight": "readout",
+        "head.bias": "elementwise",
+    },
+    places={"stem.weight": "outside", "blocks.1.fc.bias": "tail", "head.weight": "outside"},
+    numbers={
+        "stem.weight": (1, 1, 1 / 2),
+        "blocks.0.fc.weight": HIDDEN_TAIL,
+        "blocks.0.fc.bias": (R, 1 / 2, 1 / 2),
+        "head.weight": (1 / 2, 1 / 2, 1),
+        "head.bias": (1, 1, 1),
+    },
+)
 def residual_mlp(n, L):
     return Net(n, [Block(fc=nn.Linear(n, n)) for _ in range(L)])
 
@@ -100,8 +115,17 @@ def two_layer(n, **more):
     return TwoLayer(norm=nn.LayerNorm(n), up=nn.Linear(n, 3 * n), down=nn.Linear(3 * n, n), **more)
 
 
-@case(X, tail={"blocks.0.down.weight", "blocks.0.down.bias"}, places={"blocks.0.norm.weight": "branch", "blocks.0.up.weight": "branch", "blocks.0.down.weight": "tail"},
-      numbers={"blocks.0.up.weight": INNER, "blocks.0.norm.weight": (1, R, R / 2), "blocks.0.up.bias": (1, R, R / 2), "blocks.0.down.weight": HIDDEN_TAIL})  # fmt: skip
+@case(
+    X,
+    tail={"blocks.0.down.weight", "blocks.0.down.bias"},
+    places={"blocks.0.norm.weight": "branch", "blocks.0.up.weight": "branch", "blocks.0.down.weight": "tail"},
+    numbers={
+        "blocks.0.up.weight": INNER,
+        "blocks.0.norm.weight": (1, R, R / 2),
+        "blocks.0.up.bias": (1, R, R / 2),
+        "blocks.0.down.weight": HIDDEN_TAIL,
+    },
+)
 def pre_norm_mlp(n, L):
     return Net(n, [two_layer(n) for _ in range(L)])
 
@@ -111,8 +135,13 @@ class PostNorm(TwoLayer):
         return self.norm(h + self.down(F.gelu(self.up(h))))
 
 
-@case(X, kinds={"post-norm"}, tail={"blocks.0.down.weight", "blocks.0.down.bias"}, places={"blocks.0.norm.weight": "stream", "blocks.1.norm.bias": "stream"},
-      numbers={"blocks.0.norm.weight": (1, 1 / 2, 1 / 2), "blocks.1.norm.weight": (1, 1 / 2, 1 / 2)})  # fmt: skip
+@case(
+    X,
+    kinds={"post-norm"},
+    tail={"blocks.0.down.weight", "blocks.0.down.bias"},
+    places={"blocks.0.norm.weight": "stream", "blocks.1.norm.bias": "stream"},
+    numbers={"blocks.0.norm.weight": (1, 1 / 2, 1 / 2), "blocks.1.norm.weight": (1, 1 / 2, 1 / 2)},
+)
 def post_norm(n, L):
     return Net(
         n,
@@ -224,8 +253,16 @@ def conv_net(n, blocks):
     )
 
 
-@case(IMAGES, tail={"blocks.0.bn2.weight", "blocks.0.bn2.bias"}, roles={"stem.weight": "input", "blocks.0.conv1.weight": "hidden", "head.2.weight": "readout"},
-      numbers={"blocks.0.conv2.weight": INNER, "blocks.0.bn2.weight": (R, 1 / 2, 1 / 2), "stem.weight": (1, 1, 1 / 2)})  # fmt: skip
+@case(
+    IMAGES,
+    tail={"blocks.0.bn2.weight", "blocks.0.bn2.bias"},
+    roles={"stem.weight": "input", "blocks.0.conv1.weight": "hidden", "head.2.weight": "readout"},
+    numbers={
+        "blocks.0.conv2.weight": INNER,
+        "blocks.0.bn2.weight": (R, 1 / 2, 1 / 2),
+        "stem.weight": (1, 1, 1 / 2),
+    },
+)
 def conv_ending_in_batch_norm(n, L):
     return conv_net(n, [conv_block(n) for _ in range(L)])
 
@@ -247,8 +284,16 @@ class GroupedBlock(Block):
         return self.point(torch.relu(self.grouped(self.depth(h))))
 
 
-@case(IMAGES, tail={"blocks.0.point.weight", "blocks.0.point.bias"}, roles={"blocks.0.depth.weight": "elementwise", "blocks.0.grouped.weight": "hidden", "blocks.0.point.weight": "hidden"},
-      numbers={"blocks.0.depth.weight": (1, R, R / 2), "blocks.0.grouped.weight": INNER})  # fmt: skip
+@case(
+    IMAGES,
+    tail={"blocks.0.point.weight", "blocks.0.point.bias"},
+    roles={
+        "blocks.0.depth.weight": "elementwise",
+        "blocks.0.grouped.weight": "hidden",
+        "blocks.0.point.weight": "hidden",
+    },
+    numbers={"blocks.0.depth.weight": (1, R, R / 2), "blocks.0.grouped.weight": INNER},
+)
 def grouped_and_depthwise_conv(n, L):
     return conv_net(
         n,
@@ -298,9 +343,19 @@ class ResNet(nn.Module):
         return self.head(h.mean((2, 3)))
 
 
-@case(IMAGES, branches=lambda L: 3 * L, kinds={"identity", "projection"}, tail={"first.0.bn2.weight", "first.0.bn2.bias"},
-      places={"stages.0.shortcut.0.weight": "outside", "stages.0.shortcut.1.weight": "outside", "stages.0.bn2.weight": "tail", "stages.0.conv1.weight": "branch"},
-      numbers={"stages.0.shortcut.0.weight": (R, 1 / 2, 1 / 2), "stages.0.conv1.weight": INNER})  # fmt: skip
+@case(
+    IMAGES,
+    branches=lambda L: 3 * L,
+    kinds={"identity", "projection"},
+    tail={"first.0.bn2.weight", "first.0.bn2.bias"},
+    places={
+        "stages.0.shortcut.0.weight": "outside",
+        "stages.0.shortcut.1.weight": "outside",
+        "stages.0.bn2.weight": "tail",
+        "stages.0.conv1.weight": "branch",
+    },
+    numbers={"stages.0.shortcut.0.weight": (R, 1 / 2, 1 / 2), "stages.0.conv1.weight": INNER},
+)
 def staged_resnet(n, L):
     return ResNet(n, [L, L, L])
 
@@ -321,10 +376,16 @@ class Widening(ConvBlock):
         return self.shortcut(h) + self.f(h)
 
 
-@case(IMAGES, branches=lambda L: 2 * L, kinds={"identity", "projection"},
-      numbers={f"blocks.1.{i}.conv1.weight": INNER for i in range(4)} | {"blocks.1.0.shortcut.weight": (R, 1 / 2, 1 / 2), "blocks.1.3.bn2.weight": (R, 1 / 2, 1 / 2)})  # fmt: skip
+@case(
+    IMAGES,
+    branches=lambda L: 2 * L,
+    kinds={"identity", "projection"},
+    numbers={f"blocks.1.{i}.conv1.weight": INNER for i in range(4)}
+    | {"blocks.1.0.shortcut.weight": (R, 1 / 2, 1 / 2), "blocks.1.3.bn2.weight": (R, 1 / 2, 1 / 2)},
+)
 def stages_of_blocks_called_alike(n, L):
-    """The second block keeps its width: its twin is the base's second, not its first, whose fan-in is half as large."""
+    """The second block keeps its width: its twin is the base's second, not its first, whose fan-in is half as
+    large."""
     stages = [
         nn.Sequential(*(Widening(n, n) for _ in range(L))),
         nn.Sequential(*(Widening(n if i == 0 else 2 * n, 2 * n) for i in range(L))),
@@ -391,9 +452,25 @@ class LM(nn.Module):
         return self.head(self.norm(h))
 
 
-@case(IDS, branches=lambda L: 2 * L, tail={"layers.0.attn.out.weight", "layers.0.attn.out.bias"},
-      roles={"embed.weight": "input", "pos.weight": "elementwise", "layers.0.attn.q.weight": "hidden", "norm.weight": "elementwise", "head.weight": "readout"},
-      numbers={"layers.0.attn.q.weight": (R * R, R / 2 * R, R / 2 / R), "layers.0.attn.k.weight": INNER, "embed.weight": (1, 1, 1 / 2), "pos.weight": (1, 1, 1 / 2), "norm.bias": (1, 1, 1 / 2)})  # fmt: skip
+@case(
+    IDS,
+    branches=lambda L: 2 * L,
+    tail={"layers.0.attn.out.weight", "layers.0.attn.out.bias"},
+    roles={
+        "embed.weight": "input",
+        "pos.weight": "elementwise",
+        "layers.0.attn.q.weight": "hidden",
+        "norm.weight": "elementwise",
+        "head.weight": "readout",
+    },
+    numbers={
+        "layers.0.attn.q.weight": (R * R, R / 2 * R, R / 2 / R),
+        "layers.0.attn.k.weight": INNER,
+        "embed.weight": (1, 1, 1 / 2),
+        "pos.weight": (1, 1, 1 / 2),
+        "norm.bias": (1, 1, 1 / 2),
+    },
+)
 def pre_norm_transformer(n, L):
     return LM(n, [Layer(n) for _ in range(L)])
 
@@ -401,9 +478,19 @@ def pre_norm_transformer(n, L):
 F4 = 2**-0.25
 
 
-@case(IDS, branches=lambda L: 2 * L, tail={"layers.0.attn.out.weight", "layers.0.attn.out.bias"},
-      numbers={"layers.0.attn.qkv.weight": (R * F4, R / 2 * F4, R / 2 / F4), "layers.0.attn.out.weight": (R * R / F4, F4**-1 / 4, F4 / 2), "layers.0.attn.out.bias": (R, 1 / 2, 1 / 2),
-               "embed.weight": (1, 1, 1 / 2), "norm.weight": (1 / 2, 1 / 2, 1), "norm.bias": (1 / 2, 1 / 2, 1)})  # fmt: skip
+@case(
+    IDS,
+    branches=lambda L: 2 * L,
+    tail={"layers.0.attn.out.weight", "layers.0.attn.out.bias"},
+    numbers={
+        "layers.0.attn.qkv.weight": (R * F4, R / 2 * F4, R / 2 / F4),
+        "layers.0.attn.out.weight": (R * R / F4, F4**-1 / 4, F4 / 2),
+        "layers.0.attn.out.bias": (R, 1 / 2, 1 / 2),
+        "embed.weight": (1, 1, 1 / 2),
+        "norm.weight": (1 / 2, 1 / 2, 1),
+        "norm.bias": (1 / 2, 1 / 2, 1),
+    },
+)
 def tied_with_packed_attention(n, L):
     return LM(n, [Layer(n, Attention(n, packed=True)) for _ in range(L)], tied=True)
 
@@ -469,8 +556,13 @@ def torch_encoder_pre_norm(n, L):
     return TorchLayers(n, L, True)
 
 
-@case(IDS, branches=lambda L: 2 * L, kinds={"post-norm"}, tail={"encoder.layers.0.self_attn.out_proj.weight", "encoder.layers.0.self_attn.out_proj.bias"},
-      places={"encoder.layers.0.norm1.weight": "stream", "encoder.layers.1.norm2.weight": "stream"})  # fmt: skip
+@case(
+    IDS,
+    branches=lambda L: 2 * L,
+    kinds={"post-norm"},
+    tail={"encoder.layers.0.self_attn.out_proj.weight", "encoder.layers.0.self_attn.out_proj.bias"},
+    places={"encoder.layers.0.norm1.weight": "stream", "encoder.layers.1.norm2.weight": "stream"},
+)
 def torch_encoder_post_norm(n, L):
     return TorchLayers(n, L, False)
 
@@ -546,8 +638,17 @@ class Seq2Seq(nn.Module):
         return self.head(self.dec_norm(h))
 
 
-@case((IDS, IDS), branches=lambda L: 4 * L, tail={"encoder.0.attn.out.weight", "encoder.0.attn.out.bias"}, places={"decoder.0.cross.k.weight": "branch", "decoder.0.cross.out.weight": "tail", "dec_norm.weight": "outside"},
-      numbers={"enc_norm.weight": (1, 1, 1 / 2), "decoder.0.cross.k.weight": INNER})  # fmt: skip
+@case(
+    (IDS, IDS),
+    branches=lambda L: 4 * L,
+    tail={"encoder.0.attn.out.weight", "encoder.0.attn.out.bias"},
+    places={
+        "decoder.0.cross.k.weight": "branch",
+        "decoder.0.cross.out.weight": "tail",
+        "dec_norm.weight": "outside",
+    },
+    numbers={"enc_norm.weight": (1, 1, 1 / 2), "decoder.0.cross.k.weight": INNER},
+)
 def encoder_decoder(n, L):
     return Seq2Seq(n, L)
 
@@ -573,22 +674,34 @@ class PostNormEncoderDecoder(nn.Module):
         return self.head(h)
 
 
-@case((IDS, IDS), branches=lambda L: 2 * L, kinds={"post-norm"}, places={f"encoder.{i}.norm.weight": "stream" for i in range(4)},
-      numbers={f"{stack}.{i}.norm.weight": (1, 1 / 2, 1 / 2) for i in range(4) for stack in ("encoder", "decoder")})  # fmt: skip
+@case(
+    (IDS, IDS),
+    branches=lambda L: 2 * L,
+    kinds={"post-norm"},
+    places={f"encoder.{i}.norm.weight": "stream" for i in range(4)},
+    numbers={
+        f"{stack}.{i}.norm.weight": (1, 1 / 2, 1 / 2) for i in range(4) for stack in ("encoder", "decoder")
+    },
+)
 def post_norm_encoder_decoder(n, L):
     return PostNormEncoderDecoder(n, L)
 
 
 class Cut(Block):
-    """One projection makes what grows and what does not (latent and rotary keys; a state space's inputs and B, C)."""
+    """One projection makes what grows and what does not (latent and rotary keys; a state space's inputs and
+    B, C)."""
 
     def f(self, h):
         large, small = self.both(self.norm(h)).split([h.shape[-1], 8], -1)
         return self.out(F.silu(large) * self.spread(small))
 
 
-@case(X, tail={"blocks.0.out.weight", "blocks.0.out.bias"}, roles={"blocks.0.both.weight": "hidden", "blocks.0.spread.weight": "input"},
-      numbers={"blocks.0.both.weight": INNER, "blocks.0.spread.weight": (1, R, R / 2)})  # fmt: skip
+@case(
+    X,
+    tail={"blocks.0.out.weight", "blocks.0.out.bias"},
+    roles={"blocks.0.both.weight": "hidden", "blocks.0.spread.weight": "input"},
+    numbers={"blocks.0.both.weight": INNER, "blocks.0.spread.weight": (1, R, R / 2)},
+)
 def rows_that_grow_beside_rows_that_do_not(n, L):
     return Net(
         n,
@@ -618,8 +731,17 @@ class Nested(nn.Module):
         return h + self.out(z)
 
 
-@case(X, branches=lambda L: 3 * L, places={"stem.weight": "outside"},
-      numbers={"stem.weight": (1, 1, 1 / 2), "blocks.0.out.weight": HIDDEN_TAIL, "blocks.0.inner.0.down.weight": INNER, "blocks.0.inner.0.up.weight": INNER})  # fmt: skip
+@case(
+    X,
+    branches=lambda L: 3 * L,
+    places={"stem.weight": "outside"},
+    numbers={
+        "stem.weight": (1, 1, 1 / 2),
+        "blocks.0.out.weight": HIDDEN_TAIL,
+        "blocks.0.inner.0.down.weight": INNER,
+        "blocks.0.inner.0.up.weight": INNER,
+    },
+)
 def residual_in_residual(n, L):
     return Net(n, [Nested(n) for _ in range(L)])
 
@@ -646,13 +768,25 @@ class Reversible(nn.Module):
         return self.head(torch.cat([a, b], -1))
 
 
-@case(X, branches=lambda L: 2 * L, kinds={"identity", "projection"}, numbers={f"{k}.{i}.{m}.weight": v for k in "fg" for i in range(4) for m, v in (("up", INNER), ("down", HIDDEN_TAIL))} | {"a.weight": (1, 1, 1 / 2), "b.weight": (1, 1, 1 / 2)})  # fmt: skip
+@case(
+    X,
+    branches=lambda L: 2 * L,
+    kinds={"identity", "projection"},
+    numbers={
+        f"{k}.{i}.{m}.weight": v
+        for k in "fg"
+        for i in range(4)
+        for m, v in (("up", INNER), ("down", HIDDEN_TAIL))
+    }
+    | {"a.weight": (1, 1, 1 / 2), "b.weight": (1, 1, 1 / 2)},
+)
 def reversible(n, L):
     return Reversible(n, L)
 
 
 class Averaging(nn.Module):
-    """Linear attention: queries are a softmax over the features, so the product with the memory is an average, not a sum."""
+    """Linear attention: queries are a softmax over the features, so the product with the memory is an
+    average, not a sum."""
 
     def __init__(self, n):
         super().__init__()
@@ -693,8 +827,13 @@ class Mixture(nn.Module):
         return h + torch.einsum("be,ebk->bk", p, y)
 
 
-@case(X, tail={"blocks.0.down"}, roles={"blocks.0.router.weight": "readout", "blocks.0.up": "hidden"}, places={"blocks.0.router.weight": "branch", "blocks.0.down": "tail"},
-      numbers={"blocks.0.router.weight": (1 / 2, R / 2, R), "blocks.0.up": INNER, "blocks.0.down": HIDDEN_TAIL})  # fmt: skip
+@case(
+    X,
+    tail={"blocks.0.down"},
+    roles={"blocks.0.router.weight": "readout", "blocks.0.up": "hidden"},
+    places={"blocks.0.router.weight": "branch", "blocks.0.down": "tail"},
+    numbers={"blocks.0.router.weight": (1 / 2, R / 2, R), "blocks.0.up": INNER, "blocks.0.down": HIDDEN_TAIL},
+)
 def mixture_of_experts(n, L):
     return Net(n, [Mixture(n) for _ in range(L)])
 
@@ -727,8 +866,12 @@ EXPERTS = {
 }  # visited or not
 
 
-@case(X, roles={"blocks.0.router.weight": "readout"}, places={"blocks.0.router.weight": "branch"},
-      numbers={f"blocks.{b}.experts.{e}.{k}": v for b in (0, 3) for e in range(8) for k, v in EXPERTS.items()})  # fmt: skip
+@case(
+    X,
+    roles={"blocks.0.router.weight": "readout"},
+    places={"blocks.0.router.weight": "branch"},
+    numbers={f"blocks.{b}.experts.{e}.{k}": v for b in (0, 3) for e in range(8) for k, v in EXPERTS.items()},
+)
 def experts_not_all_visited(n, L):
     return Net(n, [Sparse(n) for _ in range(L)])
 
@@ -747,8 +890,12 @@ class Shared(nn.Module):
         return self.head(h)
 
 
-@case(X, tail={"block.down.weight", "block.down.bias"}, places={"block.up.weight": "branch", "block.down.weight": "tail"},
-      numbers={"block.up.weight": (R, 1 / 2, 1 / 2), "block.down.weight": (R / 2, 1 / 4, 1)})  # fmt: skip
+@case(
+    X,
+    tail={"block.down.weight", "block.down.bias"},
+    places={"block.up.weight": "branch", "block.down.weight": "tail"},
+    numbers={"block.up.weight": (R, 1 / 2, 1 / 2), "block.down.weight": (R / 2, 1 / 4, 1)},
+)
 def shared_layers(n, L):
     return Shared(n, L)
 
@@ -931,8 +1078,16 @@ class SharedAttention(nn.Module):
         return self.head(self.norm(h))
 
 
-@case(IDS, branches=lambda L: 2 * L, tail={"layer.attn.out.weight", "layer.attn.out.bias"},
-      numbers={"layer.attn.q.weight": (R * R, R / 2, 1 / 2 / R), "layer.attn.k.weight": (R, 1 / 2, 1 / 2), "layer.attn.out.weight": (R / 2, 1 / 4, 1)})  # fmt: skip
+@case(
+    IDS,
+    branches=lambda L: 2 * L,
+    tail={"layer.attn.out.weight", "layer.attn.out.bias"},
+    numbers={
+        "layer.attn.q.weight": (R * R, R / 2, 1 / 2 / R),
+        "layer.attn.k.weight": (R, 1 / 2, 1 / 2),
+        "layer.attn.out.weight": (R / 2, 1 / 4, 1),
+    },
+)
 def shared_attention_layers(n, L):
     """The attention factor is folded once, however often the layer runs."""
     return SharedAttention(n, L)
@@ -953,7 +1108,7 @@ def readout_written_by_hand(n, L):
     return ByHand(n, L)
 
 
-# -- no residual branch at all -----------------------------------------------------------------------------------------
+# -- no residual branch at all -------------------------------------------------------------------------------
 
 
 @case(

@@ -1,4 +1,5 @@
-"""Made-up sweeps that resemble real ones, with a known truth: sources for tests of the statistics and of the report."""
+"""Made-up sweeps that resemble real ones, with a known truth: sources for tests of the statistics and of the
+report."""
 
 from __future__ import annotations
 
@@ -64,7 +65,8 @@ def sizes(cross: bool = True):
 def made(
     schemes=("sp", "mup", "depth-mup"), seeds=3, noise=0.02, rng=0, cross=True, rates=RATES, **meta
 ) -> Made:
-    """Half-octave rates, lopsided curves, a wall one and a half octaves above the optimum, seeds that shift whole curves."""
+    """Half-octave rates, lopsided curves, a wall one and a half octaves above the optimum, seeds that shift
+    whole curves."""
     draw = np.random.default_rng(rng)
     rows = []
     for scheme in schemes:

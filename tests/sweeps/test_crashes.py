@@ -14,7 +14,7 @@ from trimtab.errors import TrimtabError
 from trimtab.runs import checkpoints
 from trimtab.runs.config import RunConfig
 from trimtab.runs.training import Interrupted, run
-from trimtab.sweeps.repair import mended
+from trimtab.sweeps.repair import open_for_work
 from trimtab.sweeps.store import Store
 
 pytestmark = pytest.mark.timeout(280)
@@ -143,7 +143,7 @@ def test_disk_full(tmp_path, undisturbed):
     said = process.communicate(timeout=120)[0]
     assert process.returncode == 130 and str(store) in said and "Traceback" not in said, said
     assert gone(store, 10.0)
-    held, _ = mended(store)
+    held, _ = open_for_work(store)
     assert not held.check()
     held.close()
     assert not list(folder.glob("*.draft*")) and not list((folder / "sweep.db.work").glob("*.draft"))
@@ -182,7 +182,8 @@ def test_damaged_checkpoints_are_never_loaded(tmp_path):
 
 @pytest.mark.slow
 def test_damaged_stores_are_never_believed(tmp_path, undisturbed):
-    """Bytes flipped or cut at 100 places: the numbers read are those written, or there is an error, or the row runs again."""
+    """Bytes flipped or cut at 100 places: the numbers read are those written, or there is an error, or the
+    row runs again."""
     folder = tmp_path / "x"
     folder.mkdir()
     path = write(folder, GRID | {"seeds": 2})
@@ -217,7 +218,7 @@ def test_damaged_stores_are_never_believed(tmp_path, undisturbed):
                 )
         except TrimtabError:
             noticed += 1
-            held, said = mended(store)
+            held, said = open_for_work(store)
             mends += bool(said)
             assert said and not held.check()
             held.close()
@@ -298,7 +299,8 @@ def until(condition, within=120.0):
 
 
 def test_ctrl_c_saves_the_run_under_way(tmp_path, monkeypatch):
-    """No checkpoint but the one Ctrl-C asks for: the next command continues at the very step that was next."""
+    """No checkpoint but the one Ctrl-C asks for: the next command continues at the very step that was
+    next."""
     path, steps = slow(tmp_path, monkeypatch, checkpoint_seconds=3600)
     process, store = start(path), path.with_suffix(".db")
     until(lambda: len(steps()) >= 30)
@@ -331,7 +333,8 @@ def test_ctrl_c_saves_the_run_under_way(tmp_path, monkeypatch):
 def test_ctrl_c_before_any_run_leaves_nothing_behind(tmp_path):
     """Interrupted while the cells are being made: the user's model takes its time to be imported."""
     (tmp_path / "mine.py").write_text(
-        f"import pathlib, time\npathlib.Path({str(tmp_path / 'begun')!r}).touch()\ntime.sleep(600)\ndef build(width, depth): ...\n"
+        f"import pathlib, time\npathlib.Path({str(tmp_path / 'begun')!r}).touch()\ntime.sleep(600)\ndef "
+        "build(width, depth): ...\n"
     )
     path = write(
         tmp_path,
@@ -386,7 +389,8 @@ def test_a_second_ctrl_c_leaves_at_once_and_loses_nothing_finished(tmp_path):
     (tmp_path / "mine.py").write_text(
         "import pathlib, time, torch\n"
         "def data(split, seed, step):\n"
-        f"    if seed == 1 and step == 5:\n        pathlib.Path({str(tmp_path / 'stuck')!r}).touch()\n        time.sleep(600)\n"
+        f"    if seed == 1 and step == 5:\n        pathlib.Path({str(tmp_path / 'stuck')!r}).touch()\n       "
+        " time.sleep(600)\n"
         "    return torch.ones(4, 64), torch.zeros(4, dtype=torch.long)\n"
     )
     run = SMALL | {"data": "mine.py:data", "steps": 10, "model_options": {"inputs": 64, "classes": 10}}
@@ -407,7 +411,8 @@ def test_a_second_ctrl_c_leaves_at_once_and_loses_nothing_finished(tmp_path):
 @pytest.mark.slow
 def test_a_hung_cell_is_cut_off(tmp_path):
     (tmp_path / "mine.py").write_text(
-        "import time, torch\ndef data(split, seed, step):\n    if seed == 1 and step == 3:\n        time.sleep(600)\n    return torch.ones(4, 64), torch.zeros(4, dtype=torch.long)\n"
+        "import time, torch\ndef data(split, seed, step):\n    if seed == 1 and step == 3:\n        "
+        "time.sleep(600)\n    return torch.ones(4, 64), torch.zeros(4, dtype=torch.long)\n"
     )
     sweep = {
         "base": [8, 3],
@@ -428,7 +433,8 @@ def test_a_hung_cell_is_cut_off(tmp_path):
 @pytest.mark.slow
 def test_a_cell_that_kills_its_worker_is_given_up(tmp_path):
     (tmp_path / "mine.py").write_text(
-        "import os, torch\ndef data(split, seed, step):\n    if seed == 1 and step == 3:\n        os._exit(139)\n    return torch.ones(4, 64), torch.zeros(4, dtype=torch.long)\n"
+        "import os, torch\ndef data(split, seed, step):\n    if seed == 1 and step == 3:\n        "
+        "os._exit(139)\n    return torch.ones(4, 64), torch.zeros(4, dtype=torch.long)\n"
     )
     sweep = {
         "base": [8, 3],
@@ -452,7 +458,8 @@ def test_an_older_schema_is_migrated_and_a_newer_refused(tmp_path):
     db.execute("PRAGMA user_version = 1")
     db.execute(f"PRAGMA application_id = {module.APPLICATION}")
     db.execute(
-        "INSERT INTO cells (cell, label, config, unit, fleet, cost, state) VALUES ('a', '', '{}', 'u', 0, 1.0, 'waiting')"
+        "INSERT INTO cells (cell, label, config, unit, fleet, cost, state) VALUES ('a', '', '{}', 'u', 0, "
+        "1.0, 'waiting')"
     )
     db.commit()
     db.close()

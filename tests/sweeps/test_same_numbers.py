@@ -1,7 +1,9 @@
-"""A number depends on what was asked and on nothing else: not on workers, company, cells added later, kills or resumption.
+"""A number depends on what was asked and on nothing else: not on workers, company, cells added later, kills
+or resumption.
 
-Each line of the table in docs/sweeps.md that says "bit for bit" is tried here or in test_fleet and test_crashes, on an MLP, a
-BatchNorm ResNet, a ViT and a GPT. Other instruction sets are tried by running this file under other settings (`.ci/run`).
+Each line of the table in docs/sweeps.md that says "bit for bit" is tried here or in test_fleet and
+test_crashes, on an MLP, a BatchNorm ResNet, a ViT and a GPT. Other instruction sets are tried by running this
+file under other settings (`.ci/run`).
 """
 
 import json
@@ -130,7 +132,8 @@ def test_a_resume_on_another_instruction_set_is_said(tmp_path):
 
 
 def test_a_store_of_another_version_is_read_and_not_run_into(tmp_path):
-    """Cells from before their names said how they were trained: their results stay readable, nothing runs again beside them."""
+    """Cells from before their names said how they were trained: their results stay readable, nothing runs
+    again beside them."""
     path = grid(tmp_path / "a", "mlp", axes={"lr": [0.01]}, seeds=1, depths=[3])
     assert finish(path)[0] == 0
     store = Store(path.with_suffix(".db"))

@@ -191,11 +191,16 @@ def test_hostile_labels_never_become_paths(label, tmp_path):
 def test_a_users_own_model_and_data(tmp_path):
     (tmp_path / "mine.py").write_text(
         "import torch\nfrom torch import nn\n"
-        "class Net(nn.Module):\n    def __init__(self, width, depth):\n        super().__init__()\n        self.a = nn.Linear(5, width)\n"
-        "        self.blocks = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))\n        self.b = nn.Linear(width, 1)\n"
-        "    def forward(self, x):\n        h = self.a(x)\n        for block in self.blocks:\n            h = h + block(torch.tanh(h))\n        return self.b(h)\n"
+        "class Net(nn.Module):\n    def __init__(self, width, depth):\n        super().__init__()\n        "
+        "self.a = nn.Linear(5, width)\n"
+        "        self.blocks = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))\n        self.b "
+        "= nn.Linear(width, 1)\n"
+        "    def forward(self, x):\n        h = self.a(x)\n        for block in self.blocks:\n            h "
+        "= h + block(torch.tanh(h))\n        return self.b(h)\n"
         "def build(width, depth):\n    return Net(width, depth)\n"
-        "def data(split, seed, step):\n    g = torch.Generator().manual_seed(seed * 7919 + step + (10**6 if split == 'test' else 0))\n    x = torch.randn(16, 5, generator=g)\n    return x, x.sin().sum(1, keepdim=True)\n"
+        "def data(split, seed, step):\n    g = torch.Generator().manual_seed(seed * 7919 + step + (10**6 if "
+        "split == 'test' else 0))\n    x = torch.randn(16, 5, generator=g)\n    return x, x.sin().sum(1, "
+        "keepdim=True)\n"
         "def loss(output, batch):\n    return (output - batch[1]).square().mean()\n"
     )
     table = {
@@ -256,9 +261,9 @@ def test_status_retry_and_csv(tmp_path, capsys):
     store.add(
         [
             (
-                config.changed(seed=i).hash,
+                config.replace(seed=i).hash,
                 "x",
-                config.changed(seed=i).model_dump(mode="json"),
+                config.replace(seed=i).model_dump(mode="json"),
                 f"u{i}",
                 False,
                 1.0,
@@ -312,9 +317,15 @@ def test_bad_calls_are_refused_before_any_work(tmp_path):
 
 def test_reading_needs_no_torch(tmp_path):
     Store(tmp_path / "a.db", create=True)
-    code = f"import sys\nfrom trimtab.sweeps.store import Store\nfrom trimtab.sweeps import grid\nStore({str(tmp_path / 'a.db')!r}).to_pandas()\nassert 'torch' not in sys.modules\n"
+    code = (
+        "import sys\nfrom trimtab.sweeps.store import Store\nfrom trimtab.sweeps import grid\n"
+        f"Store({str(tmp_path / 'a.db')!r}).to_pandas()\nassert 'torch' not in sys.modules\n"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
-    code = "import sys\nfrom trimtab import cli\ntry:\n    cli.main(['--help'])\nexcept SystemExit:\n    pass\nassert 'torch' not in sys.modules and 'pandas' not in sys.modules\n"
+    code = (
+        "import sys\nfrom trimtab import cli\ntry:\n    cli.main(['--help'])\nexcept SystemExit:\n    "
+        "pass\nassert 'torch' not in sys.modules and 'pandas' not in sys.modules\n"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
@@ -326,11 +337,16 @@ def test_an_empty_store_reads_as_an_empty_table(tmp_path):
 def broken(folder, more=""):
     (folder / "mine.py").write_text(
         "import torch\nfrom torch import nn\n"
-        "class Net(nn.Module):\n    def __init__(self, width, depth):\n        super().__init__()\n        self.a = nn.Linear(5, width)\n"
-        "        self.blocks = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))\n        self.b = nn.Linear(width, 2)\n"
-        "    def forward(self, x):\n        h = self.a(x)\n        for block in self.blocks:\n            h = h + block(torch.tanh(h))\n        return self.b(h)\n"
-        "def build(width, depth):\n    if depth == 4:\n        raise RuntimeError('no room for four')\n    return Net(width, depth)\n"
-        "def data(split, seed, step):\n    x = torch.randn(16, 5, generator=torch.Generator().manual_seed(seed * 7919 + step))\n    return x, (x[:, 0] > 0).long()\n"
+        "class Net(nn.Module):\n    def __init__(self, width, depth):\n        super().__init__()\n        "
+        "self.a = nn.Linear(5, width)\n"
+        "        self.blocks = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))\n        self.b "
+        "= nn.Linear(width, 2)\n"
+        "    def forward(self, x):\n        h = self.a(x)\n        for block in self.blocks:\n            h "
+        "= h + block(torch.tanh(h))\n        return self.b(h)\n"
+        "def build(width, depth):\n    if depth == 4:\n        raise RuntimeError('no room for four')\n    "
+        "return Net(width, depth)\n"
+        "def data(split, seed, step):\n    x = torch.randn(16, 5, "
+        "generator=torch.Generator().manual_seed(seed * 7919 + step))\n    return x, (x[:, 0] > 0).long()\n"
         "def loss(output, batch):\n    raise RuntimeError('a loss that is broken')\n" + more
     )
     return {
@@ -373,9 +389,8 @@ def test_cells_of_a_file_that_changed_are_not_run_under_its_old_name(tmp_path):
     worker = Worker(
         store.path, "me", None, {"cell_seconds": 60.0, "checkpoint_seconds": 60.0, "retries": 0}
     )  # it met the file after the driver had looked
-    files.ROOTS.append(tmp_path)
-    worker._do(store.claim("me"))
-    files.ROOTS.remove(tmp_path)
+    with files.looking_in(tmp_path):
+        worker._do(store.claim("me"))
     assert "has changed" in store.errors(1)[0][1]
 
 

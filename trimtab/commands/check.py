@@ -6,159 +6,191 @@ import dataclasses
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-from torch.nn import functional
-
-from trimtab.coordinates.checks import check
-from trimtab.coordinates.watching import output_of
-from trimtab.errors import InputError, TrimtabError, faults
-from trimtab.runs.setup import device_fault
-from trimtab.runs.user_code import beside, built, by_split, load, of_step
-from trimtab.structure.inputs import cure, infer
-from trimtab.structure.recording import as_call, untouched
-from trimtab.sweeps.store import Store
+from trimtab.commands.options import Number, Positional, Text
+from trimtab.errors import Fault, InputError, TrimtabError, faults
 
 if TYPE_CHECKING:
-    from trimtab.cli import Check
+    from trimtab.commands.made_up import MadeUp
+    from trimtab.sweeps.store import Store
 
 EXIT = {"PASS": 0, "FAIL": 1, "INCONCLUSIVE": 3}
 TIMES = (1, 2, 4, 8)
-BATCH = 16  # examples of a batch that is made up; four times as many vectors
 
 
-def checking(command: Check) -> int:
-    """Run the check, print it, return the exit code."""
-    problems: list[str] = []
+@dataclasses.dataclass
+class Check:
+    """Coordinate check: do hyperparameters transfer over width and depth? Exit code 0 PASS, 1 FAIL, 3
+    INCONCLUSIVE."""
 
-    def found(spec: str) -> Any:
-        try:
-            return load(spec)
-        except InputError as error:
-            problems.append(str(error))
-            return None
+    build: Positional[str]
+    """Your `build(width, depth) -> nn.Module`, as pkg.mod:function or file.py:function. Its module may have
+    `data` and `loss`."""
+    base_width: int
+    """Width of the model you tuned; depths are measured at it."""
+    base_depth: int
+    """Its depth; widths are measured at it."""
+    widths: tuple[int, ...] = ()
+    """Widths to measure. Default: the base's times 1, 2, 4, 8."""
+    depths: tuple[int, ...] = ()
+    """Depths to measure. Default: the base's times 1, 2, 4, 8."""
+    data: Text = None
+    """Your `data(split, seed, step)`, which returns (inputs, target) or a dict, if not `data` beside build.
+    As in a sweep; the Python function's `data(step)` is taken too."""
+    loss: Text = None
+    """Your `loss(output, batch)`, if not `loss` beside build, nor cross-entropy. As in a sweep; beside
+    `data(step)` it is `loss(output, target)`."""
+    scheme: str = "depth-mup"
+    """sp, ntk, mup, depth-mup or completep."""
+    optimizer: str = "AdamW"
+    """Class in torch.optim; or your own set-up `(model, width, depth) -> optimizer` as pkg.mod:function,
+    measured as it is against --expect."""
+    expect: Text = None
+    """With an optimizer of your own: the scheme whose predictions it is measured against (default
+    depth-mup)."""
+    lr: float = 1e-3
+    """Base learning rate."""
+    weight_decay: Number = None
+    """Base weight decay, if not the optimizer's default."""
+    steps: int = 5
+    """Training steps."""
+    seeds: int = 3
+    """Initialisations at every size."""
+    sharpness: bool = False
+    """Also follow the top eigenvalue of the Hessian."""
+    device: Text = None
+    """Where the models are put."""
+    figure: Text = None
+    """Write the figure to this HTML file."""
+    store: Text = None
+    """Also keep it in this sweep's store: `trimtab report` then has a section on it."""
+    json: bool = False
+    """Print the check as JSON."""
 
-    build: Any = found(command.build)
-    data: Any = found(command.data) if command.data else (beside(command.build, "data") if build else None)
-    loss = found(command.loss) if command.loss else beside(command.build, "loss") if build else None
-    own = ":" in command.optimizer
-    optimizer = found(command.optimizer) if own else getattr(torch.optim, command.optimizer, None)
-    made: Made | None = None
-    if build is not None and data is None and not command.data and not (command.loss and loss is None):
-        try:
-            made = _made_up(command, build, loss)
-        except TrimtabError as error:
-            problems.append(str(error))
-    if optimizer is None and not own:
-        problems.append(
-            f"optimizer must be a class in torch.optim, or pkg.mod:function for a set-up of your own: got {command.optimizer!r}"
+    def run(self) -> int:
+        """Run the check, print it, return the exit code."""
+        from trimtab.coordinates.checks import check
+
+        asked = validate(self)
+        base, own = (self.base_width, self.base_depth), ":" in self.optimizer
+        result = check(
+            asked.build,
+            list(self.widths) or [base[0] * k for k in TIMES],
+            list(self.depths) or [base[1] * k for k in TIMES],
+            base=base,
+            data=asked.batches,
+            scheme=None if own else self.scheme,
+            optimizer=asked.optimizer,
+            lr=self.lr,
+            steps=self.steps,
+            seeds=self.seeds,
+            loss=asked.loss,
+            expect=(self.expect or "depth-mup") if own else self.expect,
+            hyper={} if self.weight_decay is None else {"weight_decay": self.weight_decay},
+            device=self.device,
+            sharpness=self.sharpness,
+            progress=lambda words: print(words, file=sys.stderr, flush=True),
         )
-    if command.figure is not None and not Path(command.figure).resolve().parent.is_dir():
-        problems.append(f"figure must be in a folder that exists: got {command.figure}")
-    if (fault := device_fault(command.device)) is not None:
+        if asked.note:
+            result = dataclasses.replace(result, notes=[asked.note, *result.notes])
+        if asked.store is not None:
+            asked.store.attach("check", result.section())
+        if self.figure is not None:
+            result.figure().write_html(self.figure, include_plotlyjs=True)
+        print(result.to_json() if self.json else result)
+        return EXIT[result.verdict]
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """The options of `trimtab check`, loaded and found right; `note` says what was made up for want of
+    data."""
+
+    build: Any
+    batches: Callable[[int], Any]
+    loss: Any
+    optimizer: Any
+    store: Store | None
+    note: str
+
+
+def validate(options: Check) -> Question:
+    """Load what the options name; every fault at once."""
+    from trimtab.runs.tasks import device_fault
+    from trimtab.runs.user_code import beside
+    from trimtab.sweeps.store import Store
+
+    problems: list[Fault | str] = []
+    build = _load(options.build, problems)
+    data = _load(options.data, problems) if options.data else beside(options.build, "data") if build else None
+    loss = _load(options.loss, problems) if options.loss else beside(options.build, "loss") if build else None
+    optimizer = _optimizer(options.optimizer, problems)
+    made = None
+    if build is not None and data is None and not options.data and not (options.loss and loss is None):
+        made = _make_up(options, build, loss, problems)
+    if options.figure is not None and not Path(options.figure).resolve().parent.is_dir():
+        problems.append(f"figure must be in a folder that exists: got {options.figure}")
+    if (fault := device_fault(options.device)) is not None:
         problems.append(fault)
     store = None
-    if command.store is not None:
+    if options.store is not None:
         try:
-            store = Store(command.store)
+            store = Store(options.store)
         except TrimtabError as error:
             problems.append(str(error))
     if problems:
         raise faults("trimtab check:", problems)
-    assert build is not None
     if made is not None:
-        loss, batches = made.loss, made.data
-    else:
-        assert data is not None
-        batches = _of_step(data, whole=loss is not None)
-    base = (command.base_width, command.base_depth)
-    result = check(
-        build,
-        list(command.widths) or [base[0] * k for k in TIMES],
-        list(command.depths) or [base[1] * k for k in TIMES],
-        base=base,
-        data=batches,
-        scheme=None if own else command.scheme,
-        optimizer=optimizer,
-        lr=command.lr,
-        steps=command.steps,
-        seeds=command.seeds,
-        loss=loss,
-        expect=(command.expect or "depth-mup") if own else command.expect,
-        hyper={} if command.weight_decay is None else {"weight_decay": command.weight_decay},
-        device=command.device,
-        sharpness=command.sharpness,
-        progress=lambda words: print(words, file=sys.stderr, flush=True),
-    )
-    if made is not None:
-        result = dataclasses.replace(result, notes=[made.words, *result.notes])
-    if store is not None:
-        store.attach("check", result.section())
-    if command.figure is not None:
-        result.figure().write_html(command.figure, include_plotlyjs=True)
-    print(result.to_json() if command.json else result)
-    return EXIT[result.verdict]
+        return Question(build, made.data, made.loss, optimizer, store, made.words)
+    assert data is not None
+    return Question(build, _of_step(data, whole=loss is not None), loss, optimizer, store, "")
 
 
-class Made(NamedTuple):
-    """Data that was made up: one batch at every step, the loss that goes with it, and what they are, in words."""
+def _load(spec: str, problems: list[Fault | str]) -> Any:
+    from trimtab.runs.user_code import load
 
-    data: Callable[[int], Any]
-    loss: Any
-    words: str
+    try:
+        return load(spec)
+    except InputError as error:
+        problems.append(str(error))
+        return None
 
 
-def _made_up(command: Check, build: Any, loss: Any) -> Made:
-    """Random inputs and random targets, shaped by the model, for a check without data."""
-    base = built(build, command.base_width, command.base_depth)
-    wider = built(build, max(command.widths, default=command.base_width * TIMES[-1]), command.base_depth)
-    found = infer(base, wider, batch=BATCH)
-    if found.example is None:
-        raise InputError(
-            cure(command.build, found, "--data", "data(step), which returns (inputs, target) or a dict,")
+def _optimizer(name: str, problems: list[Fault | str]) -> Any:
+    """A class in torch.optim, or the user's own function."""
+    import torch
+
+    if ":" in name:
+        return _load(name, problems)
+    found = getattr(torch.optim, name, None)
+    if found is None:
+        problems.append(
+            "optimizer must be a class in torch.optim, or pkg.mod:function for a set-up of your own: "
+            f"got {name!r}"
         )
-    if found.words.startswith("vectors"):
-        found = infer(base, wider, batch=4 * BATCH)
-    args, kwargs = as_call(found.example)
-    with untouched(base, training=False):
-        output = output_of(base(*args, **kwargs))
-    target, chosen, words = _target(output, loss)
-    said = f"there is no data: inputs were inferred ({found.words}), targets are {words}, one batch at every step; "
-    batch = (found.example, target)
-    return Made(lambda step: batch, chosen, said + "pass --data file.py:function to choose")
+    return found
 
 
-def _target(output: Tensor, loss: Any) -> tuple[Tensor, Any, str]:
-    """Random targets that a loss takes with an output of this shape."""
-    generator = torch.Generator().manual_seed(1)
-    axis = 1 if output.ndim > 3 else output.ndim - 1
-    shape = [n for i, n in enumerate(output.shape) if i != axis]
-    classes = torch.randint(0, output.shape[axis], shape, generator=generator)
-    numbers = torch.randn(output.shape, generator=generator)
-    kinds = {"random classes": classes, "random numbers": numbers}
-    if loss is None and output.shape[axis] > 1:
-        return classes, None, f"{output.shape[axis]} random classes (cross-entropy)"
-    if loss is None:
-        return numbers, functional.mse_loss, "random numbers (mean squared error)"
-    for words, target in kinds.items():
-        try:
-            if torch.isfinite(loss(output, target)).all():
-                return target, loss, words
-        except Exception:  # the other kind may do
-            continue
-    raise InputError(
-        f"the loss takes neither random classes of shape {tuple(classes.shape)} nor numbers of shape {tuple(output.shape)}: "
-        "write data(step), which returns (inputs, target) or a dict, beside build, or pass --data file.py:function"
-    )
+def _make_up(options: Check, build: Any, loss: Any, problems: list[Fault | str]) -> MadeUp | None:
+    from trimtab.commands.made_up import make_up
+
+    base = (options.base_width, options.base_depth)
+    try:
+        return make_up(options.build, build, loss, base, max(options.widths, default=base[0] * TIMES[-1]))
+    except TrimtabError as error:
+        problems.append(str(error))
+        return None
 
 
 def _of_step(data: Callable[..., Any], *, whole: bool) -> Callable[[int], Any]:
     """A function of the step, also from data(split, seed, step).
 
-    The latter is what a sweep takes, and there a loss is called with the whole batch: `whole` puts it in the target's place.
+    The latter is what a sweep takes, and there a loss is called with the whole batch: `whole` puts it in the
+    target's place.
     """
+    from trimtab.runs.user_code import by_split, of_step
+
     made = of_step(data)
     if not whole or not by_split(data):
         return made

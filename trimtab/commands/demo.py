@@ -6,24 +6,70 @@ A residual MLP (tanh) on the digits, trained with Adam: a cross through the base
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
-from trimtab.commands.sweep import Display
 from trimtab.errors import InputError
 
 if TYPE_CHECKING:
-    from trimtab.cli import Demo
     from trimtab.optima.sources import Source
     from trimtab.optima.transfers import Transfer
 
 NAMES = {"sp": "Plain", "depth-mup": "trimtab"}  # the schemes of the demo as a newcomer would call them
 WIDTHS, DEPTHS = [64, 128, 256, 512], [2, 4, 8, 16]
+
+
+@dataclasses.dataclass
+class Demo:
+    """The headline in about a minute, offline, on embedded real data: does the best rate stay when the
+    network grows?"""
+
+    out: str = "trimtab-demo"
+    """Folder for demo.db and report.html. The same command again goes on where it was."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """Seeds of the runs."""
+    workers: int = 2
+    """Processes."""
+
+    def run(self) -> int:
+        """Run, print the conclusion and the table, write the page. Exit code 0 whatever the verdicts are."""
+        from rich.console import Console
+
+        from trimtab.commands.display import Display
+        from trimtab.commands.transfer_tables import details
+        from trimtab.reporting import report
+        from trimtab.sweeps.driver import Stopped, sweep
+        from trimtab.sweeps.store import Store
+
+        folder = Path(self.out)
+        if folder.exists() and not folder.is_dir():
+            raise InputError(f"--out must be a folder: {folder} is a file.")
+        folder.mkdir(parents=True, exist_ok=True)
+        wanted = grid(list(self.seeds))
+        console = Console(stderr=True)
+        console.print(introduction(wanted), highlight=False)
+        display = Display(console)
+        try:
+            with display:
+                outcome = sweep(wanted, folder / "demo.db", workers=self.workers, progress=display)
+        except Stopped as error:
+            print(f"trimtab: {error}", file=sys.stderr)
+            return 130
+        store = Store(outcome.store)
+        every = judge(store)
+        out = Console(highlight=False)
+        for words in conclusion(every):
+            out.print(words, style="bold", soft_wrap=True, markup=False)
+        out.print(details(every, {over: by["depth-mup"] for over, by in every.items()}))
+        page = folder / "report.html"
+        report(store, page)
+        runs = sum(outcome.counts.values())
+        print(f"\n{runs} runs in {outcome.seconds:.0f} s. The figures: {page}   The runs: {outcome.store}")
+        return 4 if outcome.counts["failed"] else 0
 
 
 def grid(seeds: list[int]) -> dict[str, Any]:
@@ -50,11 +96,11 @@ def grid(seeds: list[int]) -> dict[str, Any]:
     )
 
 
-def judged(store: Source) -> dict[str, dict[str, Transfer]]:
+def judge(store: Source) -> dict[str, dict[str, Transfer]]:
     """{axis: {scheme: how its best learning rate moves}} of a demo's store."""
-    from trimtab.commands.transfer import told
+    from trimtab.commands.transfer import analyse_all
 
-    return told(store, ["width", "depth"], NAMES, "lr", "train_loss", {})
+    return analyse_all(store, ["width", "depth"], NAMES, "lr", "train_loss", {})
 
 
 def conclusion(every: Mapping[str, Mapping[str, Transfer]]) -> list[str]:
@@ -62,12 +108,12 @@ def conclusion(every: Mapping[str, Mapping[str, Transfer]]) -> list[str]:
     lines = []
     for scheme, name in NAMES.items():
         mine = [by[scheme] for by in every.values()]
-        body = " and ".join(_moved(t) for t in mine)
+        body = " and ".join(_describe_move(t) for t in mine)
         lines.append(f"{name} ({scheme}): the best learning rate {body}: it {_verdict(mine)}.")
     return lines
 
 
-def _moved(t: Transfer) -> str:
+def _describe_move(t: Transfer) -> str:
     """How far the line through the optima goes from the smallest size to the largest."""
     first, last = (t.optima.iloc[i] for i in (0, -1))
     span = f"over {t.over} {first[t.over]:g} to {last[t.over]:g}"
@@ -86,40 +132,6 @@ def _verdict(mine: list[Transfer]) -> str:
     for t in mine:
         axes.setdefault(words[t.verdict], []).append(t.over)
     return ", ".join(f"{words} {'both' if len(overs) == 2 else overs[0]}" for words, overs in axes.items())
-
-
-def demo(command: Demo) -> int:
-    """Run, print the conclusion and the table, write the page. Exit code 0 whatever the verdicts are."""
-    from trimtab.commands.transfer import details
-    from trimtab.reporting import report
-    from trimtab.sweeps.driver import Stopped, sweep
-    from trimtab.sweeps.store import Store
-
-    folder = Path(command.out)
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"--out must be a folder: {folder} is a file.")
-    folder.mkdir(parents=True, exist_ok=True)
-    wanted = grid(list(command.seeds))
-    console = Console(stderr=True)
-    console.print(introduction(wanted), highlight=False)
-    display = Display(console)
-    try:
-        with display:
-            outcome = sweep(wanted, folder / "demo.db", workers=command.workers, progress=display)
-    except Stopped as error:
-        print(f"trimtab: {error}", file=sys.stderr)
-        return 130
-    store = Store(outcome.store)
-    every = judged(store)
-    out = Console(highlight=False)
-    for words in conclusion(every):
-        out.print(words, style="bold", soft_wrap=True, markup=False)
-    out.print(details(every, {over: by["depth-mup"] for over, by in every.items()}))
-    page = folder / "report.html"
-    report(store, page)
-    runs = sum(outcome.counts.values())
-    print(f"\n{runs} runs in {outcome.seconds:.0f} s. The figures: {page}   The runs: {outcome.store}")
-    return 4 if outcome.counts["failed"] else 0
 
 
 def introduction(wanted: dict[str, Any]) -> str:

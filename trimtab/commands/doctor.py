@@ -1,11 +1,13 @@
-"""`trimtab doctor`: what a sweep stands on, tried out: versions, devices, threads, and the folder's file system.
+"""`trimtab doctor`: what a sweep stands on, tried out: versions, devices, threads, and the folder's file
+system.
 
-A store needs three things of a file system, and network folders do not always keep them: a lock that excludes a second
-process, an fsync that returns, a rename that replaces.
+A store needs three things of a file system, and network folders do not always keep them: a lock that excludes
+a second process, an fsync that returns, a rename that replaces.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import sqlite3
@@ -14,46 +16,54 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from trimtab.commands.options import Positional
 from trimtab.errors import InputError
 
-if TYPE_CHECKING:
-    from trimtab.cli import Doctor
+LOCK = (
+    "import sqlite3, sys\ntry:\n    sqlite3.connect(sys.argv[1], timeout=0.2, "
+    "isolation_level=None).execute('BEGIN IMMEDIATE')\nexcept sqlite3.OperationalError:\n    sys.exit(7)\n"
+)
 
-LOCK = "import sqlite3, sys\ntry:\n    sqlite3.connect(sys.argv[1], timeout=0.2, isolation_level=None).execute('BEGIN IMMEDIATE')\nexcept sqlite3.OperationalError:\n    sys.exit(7)\n"
 
+@dataclasses.dataclass
+class Doctor:
+    """Versions, devices and threads, and whether a folder's file system keeps what a sweep needs."""
 
-def doctor(command: Doctor) -> int:
-    """Print what was found; exit code 1 if the folder cannot hold a store."""
-    import torch
+    folder: Positional[str] = "."
+    """The folder a store is going to lie in."""
 
-    from trimtab.sweeps.driver import versions
+    def run(self) -> int:
+        """Print what was found; exit code 1 if the folder cannot hold a store."""
+        import torch
 
-    folder = Path(command.folder)
-    if not folder.is_dir():
-        raise InputError(f"doctor takes a folder: {folder} is none.")
-    for name, value in versions().items():
-        print(f"  {name:10s} {value}")
-    print(f"  {'sqlite':10s} {sqlite3.sqlite_version}")
-    devices = [
-        "cpu",
-        *(f"cuda:{i} {torch.cuda.get_device_name(i)}" for i in range(torch.cuda.device_count())),
-    ]
-    print(f"  devices    {', '.join(devices)}")
-    print(
-        f"  threads    {os.cpu_count()} cores, torch uses {torch.get_num_threads()}; a sweep's workers use one each"
-    )
-    print(f"  data       TRIMTAB_DATA={os.environ.get('TRIMTAB_DATA') or '(not set)'}")
-    print(f"  free       {shutil.disk_usage(folder).free / 1e9:.1f} GB in {folder.resolve()}")
-    faults = probe(folder)
-    for name, words in faults.items():
-        print(f"  {name:10s} {'good' if words is None else 'BAD: ' + words}")
-    if any(faults.values()):
-        print("this folder cannot hold a store safely: put the store on a local disk (--store).")
-        return 1
-    print("all good.")
-    return 0
+        from trimtab.sweeps.driver import versions
+
+        folder = Path(self.folder)
+        if not folder.is_dir():
+            raise InputError(f"doctor takes a folder: {folder} is none.")
+        for name, value in versions().items():
+            print(f"  {name:10s} {value}")
+        print(f"  {'sqlite':10s} {sqlite3.sqlite_version}")
+        devices = [
+            "cpu",
+            *(f"cuda:{i} {torch.cuda.get_device_name(i)}" for i in range(torch.cuda.device_count())),
+        ]
+        print(f"  devices    {', '.join(devices)}")
+        print(
+            f"  threads    {os.cpu_count()} cores, torch uses {torch.get_num_threads()}; a sweep's workers "
+            "use one each"
+        )
+        print(f"  data       TRIMTAB_DATA={os.environ.get('TRIMTAB_DATA') or '(not set)'}")
+        print(f"  free       {shutil.disk_usage(folder).free / 1e9:.1f} GB in {folder.resolve()}")
+        faults = probe(folder)
+        for name, words in faults.items():
+            print(f"  {name:10s} {'good' if words is None else 'BAD: ' + words}")
+        if any(faults.values()):
+            print("this folder cannot hold a store safely: put the store on a local disk (--store).")
+            return 1
+        print("all good.")
+        return 0
 
 
 def probe(folder: Path) -> dict[str, str | None]:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import torch
-
+from trimtab.commands.options import Positional, Text
 from trimtab.errors import InputError, faults
-from trimtab.parametrization.planning import parametrize
-from trimtab.parametrization.result import Parametrization
-from trimtab.runs.published import published
-from trimtab.runs.user_code import beside, built, load, of_step
-from trimtab.structure.inputs import cure, infer
 
 if TYPE_CHECKING:
-    from trimtab.cli import Explain
+    from torch import nn
+
+    from trimtab.parametrization.result import Parametrization
 
 WHY = {
     "input": "its fan-in does not grow: it takes data, tokens or positions in",
@@ -28,52 +25,95 @@ WHY = {
 }
 
 
-def explain(command: Explain) -> int:
-    """Print roles, branches and factors of the user's model; returns the exit code."""
-    problems = [
-        f"{key} must be >= 1: got {value}"
-        for key, value in (
-            ("width", command.width),
-            ("depth", command.depth),
-            ("base-width", command.base_width),
-            ("base-depth", command.base_depth),
+@dataclasses.dataclass
+class Explain:
+    """Roles, branches and factors of your model at a target size."""
+
+    width: int
+    """Width of the model you are going to train."""
+    depth: int
+    """Its depth."""
+    base_width: int
+    """Width of the model you tuned."""
+    base_depth: int
+    """Its depth."""
+    build: Positional[Text] = None
+    """Your `build(width, depth) -> nn.Module`, as pkg.mod:function or file.py:function. Its module may have
+    an `example()`."""
+    hf: Text = None
+    """Instead of build: a model type of transformers (gpt2, llama, vit, ...), from its configuration,
+    offline."""
+    scheme: str = "depth-mup"
+    """sp, ntk, mup, depth-mup or completep."""
+    optimizer: str = "AdamW"
+    """Class in torch.optim whose factors are shown."""
+    example: Text = None
+    """A function that makes the inputs of one forward, if not `example` beside build."""
+    data: Text = None
+    """Your `data(split, seed, step)`, whose first batch is the example, if not `data` beside build."""
+    json: bool = False
+    """Print the parametrization as JSON."""
+
+    def run(self) -> int:
+        """Print roles, branches and factors of the user's model; returns the exit code."""
+        import torch
+
+        from trimtab.parametrization.planning import parametrize
+
+        sizes = ("width", "depth", "base_width", "base_depth")
+        values = ((name.replace("_", "-"), getattr(self, name)) for name in sizes)
+        problems = [f"{name} must be >= 1: got {value}" for name, value in values if value < 1]
+        cls = getattr(torch.optim, self.optimizer, None)
+        if cls is None:
+            problems.append(f"optimizer must be a class in torch.optim: got {self.optimizer!r}")
+        if (self.build is None) == (self.hf is None):
+            problems.append("name one model: file.py:build (or pkg.mod:build), or --hf with a model type")
+        if problems:
+            raise faults("trimtab explain:", problems)
+        model, base, example, said = (
+            _build_published(self, self.hf) if self.hf is not None else _build_own(self)
         )
-        if value < 1
-    ]
-    cls = getattr(torch.optim, command.optimizer, None)
-    if cls is None:
-        problems.append(f"optimizer must be a class in torch.optim: got {command.optimizer!r}")
-    if (command.build is None) == (command.hf is None):
-        problems.append("name one model: file.py:build (or pkg.mod:build), or --hf with a model type")
-    if problems:
-        raise InputError("\n".join(["trimtab explain:", *(f"  - {p}" for p in problems)]))
-    said = ""
-    if command.hf is not None:
-        build, make = published(command.hf)
-        with torch.device("meta"):
-            model = built(build, command.width, command.depth)
-        base = built(build, command.base_width, command.base_depth)
-        example = make()
-    else:
-        build = load(command.build or "")
-        make = load(command.example) if command.example else beside(command.build or "", "example")
-        data = load(command.data) if command.data else beside(command.build or "", "data")
-        if data is not None and (command.data or make is None):
-            make = _inputs_of(data)
-        model = built(build, command.width, command.depth)
-        base = built(build, command.base_width, command.base_depth)
-        example = _given(make)
-        if make is None:
-            example, said = _inferred(command.build or "", model, base)
-    p = parametrize(model, base, scheme=command.scheme, example=example, apply=False)
-    if said:
-        print(said, file=sys.stderr if command.json else sys.stdout)
-    print(p.to_json() if command.json else "\n".join(_lines(p, cls)))
-    return 0
+        p = parametrize(model, base, scheme=self.scheme, example=example, apply=False)
+        if said:
+            print(said, file=sys.stderr if self.json else sys.stdout)
+        print(p.to_json() if self.json else "\n".join(_lines(p, cls)))
+        return 0
+
+
+def _build_published(options: Explain, family: str) -> tuple[nn.Module, nn.Module, Any, str]:
+    """A model of transformers at its size, on meta, its base, the inputs, and nothing to say."""
+    import torch
+
+    from trimtab.runs.published import load_published
+    from trimtab.runs.user_code import build_model
+
+    build, make = load_published(family)
+    with torch.device("meta"):
+        model = build_model(build, options.width, options.depth)
+    return model, build_model(build, options.base_width, options.base_depth), make(), ""
+
+
+def _build_own(options: Explain) -> tuple[nn.Module, nn.Module, Any, str]:
+    """The user's model, its base, the inputs of a forward, and how they were inferred where they were."""
+    from trimtab.runs.user_code import beside, build_model, load
+
+    name = options.build or ""
+    build = load(name)
+    make = load(options.example) if options.example else beside(name, "example")
+    data = load(options.data) if options.data else beside(name, "data")
+    if data is not None and (options.data or make is None):
+        make = _inputs_of(data)
+    model = build_model(build, options.width, options.depth)
+    base = build_model(build, options.base_width, options.base_depth)
+    if make is None:
+        return model, base, *_infer(name, model, base)
+    return model, base, _call(make), ""
 
 
 def _inputs_of(data: Callable[..., Any]) -> Callable[[], Any]:
     """The inputs of the first training batch: the data that check, train and sweep take serves here too."""
+
+    from trimtab.runs.user_code import of_step
 
     def make() -> Any:
         batch = of_step(data)(0)
@@ -82,14 +122,16 @@ def _inputs_of(data: Callable[..., Any]) -> Callable[[], Any]:
     return make
 
 
-def _given(make: Any) -> Any:
+def _call(make: Callable[[], Any]) -> Any:
     try:
-        return make() if make is not None else None
+        return make()
     except Exception as error:
         raise InputError(f"example() raised {type(error).__name__}: {error}.") from error
 
 
-def _inferred(name: str, *models: torch.nn.Module) -> tuple[Any, str]:
+def _infer(name: str, *models: nn.Module) -> tuple[Any, str]:
+    from trimtab.structure.inputs import cure, infer
+
     found = infer(*models)
     if found.example is None:
         raise faults("trimtab explain:", [cure(name, found, "--example", "example(), which returns them,")])
@@ -102,7 +144,8 @@ def _lines(p: Parametrization, cls: Any) -> list[str]:
         branches = [b for b in p.branches if b.stack == stack]
         kinds = ", ".join(f"{n} {kind}" for kind, n in Counter(b.kind for b in branches).items())
         lines.append(
-            f"  {stack}: {len(branches)} residual branches ({kinds}); the first ends in {', '.join(branches[0].tail) or 'nothing that folds'}: scaling that scales the branch"
+            f"  {stack}: {len(branches)} residual branches ({kinds}); the first ends in "
+            f"{', '.join(branches[0].tail) or 'nothing that folds'}: scaling that scales the branch"
         )
     if not p.branches:
         lines.append(

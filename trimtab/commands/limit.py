@@ -1,4 +1,7 @@
-"""`trimtab limit`: finite networks beside the infinite one, as a table in the terminal, JSON, a page, or a section of a sweep's report."""
+"""`trimtab limit`: finite networks beside the infinite one.
+
+A table in the terminal, JSON, a page of its own, or a section of a sweep's report.
+"""
 
 from __future__ import annotations
 
@@ -10,126 +13,182 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from rich.console import Console, Group, RenderableType
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
-from rich.text import Text
-
+from trimtab.commands.options import PageOrNone, Text
 from trimtab.errors import InputError, TrimtabError, faults
-from trimtab.limits.approach import Limit, approach, checked, optimum, sentence
 
 if TYPE_CHECKING:
-    from trimtab.cli import Limit as Command
+    import numpy as np
+
+    from trimtab.limits.approach import Limit as Answer
 
 EXIT = {"converges": 0, "contradicts": 1, "cannot tell": 3}
-COLOUR = {
-    "converges": "green",
-    "contradicts": "red",
-    "cannot tell": "yellow",
-    "open": "yellow",
-    "agrees": "green",
-    "disagrees": "red",
-}
 TEXT = (
-    "Networks of every width and depth were trained beside the solved dynamical mean field theory. Mean output: how far the mean over networks is from the limit, over the whole"
-    " trajectory. Scatter: how far one network is from their mean. Mean loss: after the last step. All relative to the limit; infinite widths are compared with infinite depth."
+    "Networks of every width and depth were trained beside the solved dynamical mean field theory. Mean "
+    "output: how far the mean over networks is from the limit, over the whole"
+    " trajectory. Scatter: how far one network is from their mean. Mean loss: after the last step. All "
+    "relative to the limit; infinite widths are compared with infinite depth."
 )
-TITLES = (
-    "How fast errors fall",
-    "Distance from the limit, ± one standard error (infinite widths: from infinite depth)",
-    "Best rate",
-)
-SHORT = {"mean output": "output", "mean loss": "loss", "one network": "scatter"}
 PAGE = {"converges": "transfers", "contradicts": "drifts", "cannot tell": "cannot tell"}
 
 
-def limiting(command: Command) -> int:
-    """Check everything, run, tell; the exit code is the verdict."""
+@dataclasses.dataclass
+class Limit:
+    """Finite networks against the infinite one: how far off, how fast that falls, how large is large enough.
+    Exit code 0 as the theory says, 1 not, 3 cannot tell."""
+
+    width: str = "32,64,128,256"
+    """Widths of the networks, comma-separated."""
+    depth: str = "2,4,8,inf"
+    """Numbers of residual branches and inf, comma-separated; inf alone stands for 4,8,inf."""
+    activation: str = "tanh"
+    """relu, tanh, erf, gelu or linear."""
+    lr: float = 0.2
+    """Base rate eta_0, independent of width and depth."""
+    steps: int = 10
+    """Gradient steps."""
+    data: str = "digits"
+    """A data set of images, its points labelled +1 for even classes and -1 for odd ones."""
+    points: int = 4
+    """Training points."""
+    gamma0: float = 1.0
+    """Richness: how much features learn."""
+    alpha: float = 0.5
+    """Branches are scaled by depth^-alpha."""
+    networks: int = 128
+    """Networks of the smallest width; wider ones in proportion 1/width, at least 16."""
+    samples: int = 8000
+    """Samples of the theory's solution; its error falls as their root."""
+    tolerance: float = 0.05
+    """Relative error that counts as close enough."""
+    rates: Text = None
+    """Also the best rate: loss against these rates, comma-separated, in the limit and in networks."""
+    seed: int = 0
+    """Of networks, samples and points."""
+    store: Text = None
+    """A sweep's file to attach the section to; `trimtab report` then shows it."""
+    out: PageOrNone = None
+    """Write an offline page to this HTML file."""
+    json: bool = False
+    """Print everything as JSON; infinite and missing numbers are null."""
+
+    def run(self) -> int:
+        """Check everything, run, tell; the exit code is the verdict."""
+        asked = validate(self)
+        found = measure(self, asked)
+        content = section(found, self)
+        if asked.store is not None:
+            asked.store.attach("limit", content)
+        if self.out is not None:
+            write_page(self, self.out, found, content)
+        code = EXIT[found.verdict]
+        if self.json:
+            print(json.dumps({"exit": code} | found.to_dict(), indent=1))
+            return code
+        from rich.console import Console
+
+        from trimtab.commands.limit_tables import overview
+
+        Console(highlight=False).print(overview(found))
+        if self.out is not None:
+            print(f"{self.out}: open it in any browser, it needs no network.")
+        return code
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """The options of `trimtab limit`, read and found right."""
+
+    x: np.ndarray
+    y: np.ndarray
+    widths: list[float]
+    depths: list[float]
+    rates: list[float]
+    case: dict[str, Any]
+    store: Any
+
+
+def validate(options: Limit) -> Question:
+    """Read the options; every fault at once."""
+    from trimtab.limits.approach import checked
+
     problems: list[str] = []
-    widths, depths = _numbers("width", command.width, problems), _numbers("depth", command.depth, problems)
-    rates = _numbers("rates", command.rates, problems) if command.rates is not None else []
-    if command.rates is not None and (len(set(rates)) < 3 or not all(0 < r < math.inf for r in rates)):
-        problems.append(f"rates: needs at least three different positive rates, got {command.rates!r}.")
-    if command.out is not None and not Path(command.out).resolve().parent.is_dir():
-        problems.append(f"out: must be in a folder that exists, got {command.out}.")
-    store = _opened(command.store, problems)
-    x, y = _data(command, problems)
+    widths, depths = _numbers("width", options.width, problems), _numbers("depth", options.depth, problems)
+    rates = _numbers("rates", options.rates, problems) if options.rates is not None else []
+    if options.rates is not None and (len(set(rates)) < 3 or not all(0 < r < math.inf for r in rates)):
+        problems.append(f"rates: needs at least three different positive rates, got {options.rates!r}.")
+    if options.out is not None and not Path(options.out).resolve().parent.is_dir():
+        problems.append(f"out: must be in a folder that exists, got {options.out}.")
+    store = _open_store(options.store, problems)
+    x, y = _points(options, problems)
     case: dict[str, Any] = dict(
-        activation=command.activation,
-        lr=command.lr,
-        steps=command.steps,
-        gamma0=command.gamma0,
-        alpha=command.alpha,
+        activation=options.activation,
+        lr=options.lr,
+        steps=options.steps,
+        gamma0=options.gamma0,
+        alpha=options.alpha,
     )
-    for own in checked(x, y, widths, depths, command.networks, command.samples, command.tolerance, case):
+    for own in checked(x, y, widths, depths, options.networks, options.samples, options.tolerance, case):
         if own.split(":")[0] not in {p.split(":")[0] for p in problems}:
             problems.append(own)
     if problems:
-        raise faults(
-            f"{len(problems)} fault{'s'[: len(problems) > 1]} in the arguments of trimtab limit", problems
-        )
+        title = f"{len(problems)} fault{'s'[: len(problems) > 1]} in the arguments of trimtab limit"
+        raise faults(title, problems)
+    return Question(x=x, y=y, widths=widths, depths=depths, rates=rates, case=case, store=store)
 
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        disable=command.json or not sys.stderr.isatty(),
-    ) as bar:
+
+def measure(options: Limit, asked: Question) -> Answer:
+    """Train the networks and solve the limit, with a progress bar; the best rate too where rates were
+    given."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from trimtab.limits.approach import approach, optimum
+
+    quiet = options.json or not sys.stderr.isatty()
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=quiet) as bar:
         task = bar.add_task("limit and networks")
-        shared: dict[str, Any] = dict(
-            widths=[int(w) for w in widths], samples=command.samples, seed=command.seed
-        )
+        widths = [int(w) for w in asked.widths]
+        shared: dict[str, Any] = dict(widths=widths, samples=options.samples, seed=options.seed)
         found = approach(
-            x,
-            y,
-            depths=depths,
-            networks=command.networks,
-            tolerance=command.tolerance,
+            asked.x,
+            asked.y,
+            depths=asked.depths,
+            networks=options.networks,
+            tolerance=options.tolerance,
             progress=lambda i, n: bar.update(task, completed=i, total=n),
             **shared,
-            **case,
+            **asked.case,
         )
-        if rates:
-            bar.add_task("best rate", total=None)
-            best = optimum(
-                x,
-                y,
-                rates=rates,
-                depth=max(depths),
-                networks=command.networks,
-                **shared,
-                **{k: v for k, v in case.items() if k != "lr"},
-            )
-            found = dataclasses.replace(found, optimum=best)
-
-    content = section(found, command)
-    if store is not None:
-        store.attach("limit", content)
-    if command.out is not None:
-        from trimtab.reporting import render_section, written
-
-        count = int(sum(r["networks"] for r in found.rows))
-        written(
-            render_section(
-                "limit",
-                content,
-                headline=sentence(found),
-                verdict=PAGE[found.verdict],
-                command=_line(command),
-                counts=[("networks trained", count)],
-            ),
-            command.out,
+        if not asked.rates:
+            return found
+        bar.add_task("best rate", total=None)
+        best = optimum(
+            asked.x,
+            asked.y,
+            rates=asked.rates,
+            depth=max(asked.depths),
+            networks=options.networks,
+            **shared,
+            **{k: v for k, v in asked.case.items() if k != "lr"},
         )
-    code = EXIT[found.verdict]
-    if command.json:
-        print(json.dumps({"exit": code} | found.to_dict(), indent=1))
-    else:
-        Console(highlight=False).print(shown(found))
-        if command.out is not None:
-            print(f"{command.out}: open it in any browser, it needs no network.")
-    return code
+        return dataclasses.replace(found, optimum=best)
+
+
+def write_page(options: Limit, path: str, found: Answer, content: dict[str, Any]) -> None:
+    """The section as a page of its own."""
+    from trimtab.limits.approach import sentence
+    from trimtab.reporting import render_section, written
+
+    page = render_section(
+        "limit",
+        content,
+        headline=sentence(found),
+        verdict=PAGE[found.verdict],
+        command=_line(options),
+        counts=[("networks trained", int(sum(r["networks"] for r in found.rows)))],
+    )
+    written(page, path)
 
 
 def _numbers(name: str, text: str, problems: list[str]) -> list[float]:
@@ -146,7 +205,7 @@ def _numbers(name: str, text: str, problems: list[str]) -> list[float]:
     return [int(v) if math.isfinite(v) and v == int(v) else v for v in found]
 
 
-def _opened(path: str | None, problems: list[str]) -> Any:
+def _open_store(path: str | None, problems: list[str]) -> Any:
     if path is None:
         return None
     from trimtab.optima.sources import opened
@@ -158,18 +217,20 @@ def _opened(path: str | None, problems: list[str]) -> Any:
         return None
 
 
-def _data(command: Command, problems: list[str]) -> tuple[np.ndarray, np.ndarray]:
+def _points(options: Limit, problems: list[str]) -> tuple[np.ndarray, np.ndarray]:
     """Points of a data set, flattened; +1 for even classes, -1 for odd ones."""
+    import numpy as np
+
     from trimtab.data.opening import open_data
 
     try:
-        source = open_data(command.data)
-        if command.points < 1 or command.points > (source.shape.train or 0):
-            raise InputError(f"points: must be between 1 and {source.shape.train}, got {command.points}.")
-        x, y = source.batch("train", command.seed, 0, command.points)
+        source = open_data(options.data)
+        if options.points < 1 or options.points > (source.shape.train or 0):
+            raise InputError(f"points: must be between 1 and {source.shape.train}, got {options.points}.")
+        x, y = source.batch("train", options.seed, 0, options.points)
         if not x.is_floating_point() or y.ndim != 1:
             raise InputError(
-                f"data: must be a set of labelled images, got {command.data!r}. Try digits or cifar10."
+                f"data: must be a set of labelled images, got {options.data!r}. Try digits or cifar10."
             )
         return x.flatten(1).double().numpy(), np.where(y.numpy() % 2 == 0, 1.0, -1.0)
     except TrimtabError as error:
@@ -178,116 +239,22 @@ def _data(command: Command, problems: list[str]) -> tuple[np.ndarray, np.ndarray
         return np.ones((1, 1)), np.ones(1)
 
 
-def section(found: Limit, command: Command) -> dict[str, Any]:
+def section(found: Answer, options: Limit) -> dict[str, Any]:
     """What the report shows of it."""
+    from trimtab.commands.limit_tables import tables
     from trimtab.limits.approach import plain
 
-    title = f"The infinite network: {command.activation}, {command.points} points of {command.data}, rate {command.lr:g}, {command.steps} steps"
-    return plain(
-        {
-            "title": title,
-            "verdict": found.verdict,
-            "text": TEXT,
-            "figures": found.figures(),
-            "tables": _tables(found),
-        }
-    )
+    case = f"{options.activation}, {options.points} points of {options.data}"
+    title = f"The infinite network: {case}, rate {options.lr:g}, {options.steps} steps"
+    content = {"title": title, "verdict": found.verdict, "text": TEXT}
+    return plain(content | {"figures": found.figures(), "tables": tables(found)})
 
 
-def _tables(found: Limit) -> list[dict[str, Any]]:
-    tables = [_rates(found), _sizes(found)] + ([_optima(found)] if found.optimum is not None else [])
-    return [table | {"title": title} for title, table in zip(TITLES, tables, strict=False)]
-
-
-def _number(x: float, form: str = ".3g") -> str:
-    return "-" if math.isnan(x) else ("∞" if x > 0 else "-∞") if math.isinf(x) else format(x, form)
-
-
-def _percent(x: float, error: float) -> str:
-    return "-" if not math.isfinite(x) else f"{100 * x:.2f} ± {_number(100 * error, '.2f')}"
-
-
-def _rates(found: Limit) -> dict[str, Any]:
-    tolerance = found.bound.tolerance
-    rows = []
-    for r in found.rates + (() if found.optimum is None else (found.optimum.rate,)):
-        size, low, high = (_number(v, ".0f" if v < 1e4 else ".1g") for v in r.needed(tolerance))
-        over = f"{r.axis}, {'L' if r.axis == 'width' else 'N'} {_number(r.at, 'g')}"
-        exponent = f"{_number(r.exponent, '.2f')} ({_number(r.low, '.2f')}, {_number(r.high, '.2f')})"
-        rows.append(
-            [
-                SHORT.get(r.quantity, r.quantity),
-                over,
-                exponent,
-                f"{r.expected:.2f}",
-                "open" if r.verdict == "cannot tell" else r.verdict,
-                "-" if r.quantity == "best rate" else f"{size} ({low} to {high})",
-            ]
-        )
-    return {
-        "columns": ["quantity", "over", "exponent (95 %)", "theory", "", f"size for {100 * tolerance:g} %"],
-        "rows": rows,
-    }
-
-
-def _sizes(found: Limit) -> dict[str, Any]:
-    columns = ["width", "depth", "mean output, %", "scatter, %", "loss", "mean loss, %", "networks"]
-    rows = [
-        [_number(r["width"], "g"), f"{r['depth']:g}", _percent(r["error"], r["stderr"]), "-" if math.isinf(r["width"]) else _percent(r["fluctuation"], r["fluctuation_stderr"]),
-         _number(r["loss"]), _percent(r["loss_error"], r["loss_stderr"]), "theory" if math.isinf(r["width"]) else f"{r['networks']:g}"]
-        for r in found.rows
-    ]  # fmt: skip
-    return {"columns": columns, "rows": rows}
-
-
-def _optima(found: Limit) -> dict[str, Any]:
-    assert found.optimum is not None
-    columns = ["width", "best rate", "95 % interval", "stable to", "log2 from the limit's"]
-    rows = []
-    for r, curve in zip(found.optimum.rows, found.optimum.curves, strict=True):
-        ends = "beyond these rates" if r["lr"] in (curve["lr"][0], curve["lr"][-1]) else "at the edge"
-        interval = ends if math.isnan(r["low"]) else f"{_number(r['low'])} to {_number(r['high'])}"
-        rows.append(
-            [
-                _number(r["width"], "g"),
-                _number(r["lr"]),
-                interval,
-                _number(r["edge"]),
-                f"{r['shift']:+.2f} ± {_number(r['shift_stderr'], '.2f')}",
-            ]
-        )
-    return {"columns": columns, "rows": rows}
-
-
-def shown(found: Limit) -> RenderableType:
-    """What the terminal shows: the bound first, then rates, then sizes."""
-    parts: list[RenderableType] = [Text(sentence(found), style=f"bold {COLOUR[found.verdict]}")]
-    for content in _tables(found):
-        table = Table(
-            title=Text(content["title"], style="bold"),
-            title_justify="left",
-            title_style="",
-            box=None,
-            pad_edge=False,
-            header_style="dim",
-        )
-        for name in content["columns"]:
-            table.add_column(
-                name,
-                justify="left" if name in ("quantity", "over", "exponent (95 %)", "") else "right",
-                no_wrap=True,
-            )
-        for row in content["rows"]:
-            table.add_row(*(Text(str(v), style=COLOUR.get(v, "")) for v in row))
-        parts += [Text(""), table]
-    return Group(*parts)
-
-
-def _line(command: Command) -> str:
+def _line(options: Limit) -> str:
     """The command that makes the page again."""
     words = ["trimtab", "limit"]
-    for field in dataclasses.fields(command):
-        value = getattr(command, field.name)
+    for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
         if value is not None and value is not False and field.name not in ("json", "store"):
             words += [f"--{field.name}", str(value)]
     return shlex.join(words)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-import math
-import os
 import signal
 import sys
 import threading
@@ -13,90 +12,107 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-
-from trimtab.errors import InputError, faults
-from trimtab.runs import checkpoints
-from trimtab.runs.results import RunResult
-from trimtab.runs.toml import read_toml
-from trimtab.runs.training import Interrupted, Run, RunConfig
+from trimtab.commands.options import Positional, Text
+from trimtab.errors import InputError, faults, faults_in
+from trimtab.files import json_ready, looking_in, write_text
 
 if TYPE_CHECKING:
-    from trimtab.cli import Train
+    from rich.console import Console
+
+    from trimtab.runs.config import RunConfig
+    from trimtab.runs.results import RunResult
+    from trimtab.runs.training import Run
 
 REFRESH = 0.1  # seconds between redraws
 
 
-def train(command: Train) -> int:
-    """Run the command; returns the exit code: 0 trained, 1 diverged or collapsed, 130 interrupted and resumable."""
-    path = Path(command.config)
+@dataclasses.dataclass
+class Train:
+    """Train one run, described by a TOML file. Ctrl-C and the same command again: it goes on where it was."""
+
+    config: Positional[str]
+    """run.toml: the fields of trimtab.runs.config.RunConfig."""
+    checkpoint: Text = None
+    """Where to keep the run while it lasts; default: beside the file, as run.checkpoint."""
+    out: Text = None
+    """Write the result with its curves to this JSON file."""
+    json: bool = False
+    """Print the result as JSON, without progress."""
+
+    def run(self) -> int:
+        """Train; the exit code is 0 trained, 1 diverged or collapsed, 130 interrupted and resumable."""
+        with looking_in(Path(self.config).parent):
+            return self._train()
+
+    def _train(self) -> int:
+        from rich.console import Console
+
+        from trimtab.runs import checkpoints
+        from trimtab.runs.training import Interrupted, Run
+
+        path = Path(self.config)
+        config = read_run(path)
+        checkpoint = Path(self.checkpoint) if self.checkpoint else path.with_suffix(".checkpoint")
+        missing = [
+            f"{name}: must be in a folder that exists: got {given}"
+            for name, given in (("checkpoint", checkpoint), ("out", self.out))
+            if given and not Path(given).resolve().parent.is_dir()
+        ]
+        if missing:  # said before the training, not after it
+            raise faults("trimtab train:", missing)
+        run = Run(config, checkpoint)
+        for line in run.said:
+            print(f"trimtab: {line}", file=sys.stderr)
+        console = Console(stderr=True)
+        if not self.json:
+            console.print(introduction(run, config), highlight=False)
+        asked = threading.Event()  # a signal only asks: the loop stops between steps, no step is cut in two
+        before = signal.signal(signal.SIGINT, lambda *_: asked.set())
+        try:
+            result = _with_progress(run, config, console, asked.is_set, quiet=self.json)
+        except Interrupted:
+            done = f"interrupted after {len(run.losses)} of {config.steps} steps"
+            if not self.json:
+                console.print(f"{done}; the same command goes on from there.", highlight=False)
+            return 130
+        finally:
+            signal.signal(signal.SIGINT, before)
+        if self.out:
+            write_text(self.out, json.dumps(_content(config, result)))
+        checkpoints.remove(checkpoint)
+        print(json.dumps(result.row()) if self.json else summary(result))
+        return 0 if result.state == "done" and not result.collapsed else 1
+
+
+def read_run(path: Path) -> RunConfig:
+    """The run that a TOML file describes; faults are said of the file."""
+    from trimtab.runs.config import RunConfig
+    from trimtab.runs.toml import read_toml
+
+    table = read_toml(path)
     try:
-        config = RunConfig(**read_toml(path))
+        return RunConfig(**table)
     except InputError as error:
-        raise InputError(str(error).replace("the run's configuration", str(path))) from error
-    checkpoint = Path(command.checkpoint) if command.checkpoint else path.with_suffix(".checkpoint")
-    missing = [
-        f"{name}: must be in a folder that exists: got {given}"
-        for name, given in (("checkpoint", checkpoint), ("out", command.out))
-        if given and not Path(given).resolve().parent.is_dir()
-    ]
-    if missing:  # said before the training, not after it
-        raise faults("trimtab train:", missing)
-    run = Run(config, checkpoint)
-    for line in run.said:
-        print(f"trimtab: {line}", file=sys.stderr)
-    console = Console(stderr=True)
-    if not command.json:
-        resumed = f", resumed at step {len(run.losses)}" if run.losses else ""
-        size = sum(p.numel() for p in run.model.parameters())
-        console.print(
-            f"{config.model} width {config.width} depth {config.depth} ({size:,} parameters) on {config.data}, {config.optimizer} lr {config.lr:g}, {config.scheme}{resumed}",
-            highlight=False,
-        )
-    asked = (
-        threading.Event()
-    )  # a step is never cut in two: the signal only asks, the loop stops between steps
-    before = signal.signal(signal.SIGINT, lambda *_: asked.set())
-    try:
-        result = _with_progress(run, config, console, asked.is_set, quiet=command.json)
-    except Interrupted:
-        if not command.json:
-            console.print(
-                f"interrupted after {len(run.losses)} of {config.steps} steps; the same command goes on from there.",
-                highlight=False,
-            )
-        return 130
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if command.out:
-        _write(
-            Path(command.out),
-            {
-                "config": config.model_dump(mode="json"),
-                **result.row(),
-                "curves": {
-                    k: [None if not math.isfinite(x) else x for x in v.tolist()]
-                    for k, v in result.curves.items()
-                },
-            },
-        )
-    checkpoints.remove(checkpoint)
-    print(json.dumps(result.row()) if command.json else summary(result))
-    return 0 if result.state == "done" and not result.collapsed else 1
+        raise faults_in(str(path), error.faults) from error
+
+
+def introduction(run: Run, config: RunConfig) -> str:
+    """What is about to be trained, and where it goes on."""
+    size = sum(p.numel() for p in run.model.parameters())
+    model = f"{config.model} width {config.width} depth {config.depth} ({size:,} parameters) on {config.data}"
+    resumed = f", resumed at step {len(run.losses)}" if run.losses else ""
+    return f"{model}, {config.optimizer} lr {config.lr:g}, {config.scheme}{resumed}"
+
+
+def _content(config: RunConfig, result: RunResult) -> dict[str, Any]:
+    row = {"config": config.model_dump(mode="json"), **result.row()}
+    return row | {"curves": json_ready(result.curves)}
 
 
 def summary(result: RunResult) -> str:
     """The result in two lines.
 
-    >>> from trimtab.results import conclude
+    >>> from trimtab.runs.results import conclude
     >>> print(summary(conclude([2.0, 1.0, float("nan")], [], steps=10, seconds=1.0, flops_per_step=1e6)))
     diverged at step 2: the last finite loss was 1
     1.0 s, 3e+06 floating point operations
@@ -108,7 +124,10 @@ def summary(result: RunResult) -> str:
             else "diverged at once: the first loss was not finite"
         )
     elif result.collapsed:
-        first = f"collapsed: the loss went from {result.initial_loss:.4g} to {result.train_loss:.4g}, so nothing was learned"
+        first = (
+            f"collapsed: the loss went from {result.initial_loss:.4g} to {result.train_loss:.4g}, so "
+            "nothing was learned"
+        )
     else:
         first = f"loss {result.initial_loss:.4g} -> {result.train_loss:.4g} (mean of the last tenth)"
     if result.test_loss is not None:
@@ -123,6 +142,8 @@ def summary(result: RunResult) -> str:
 def _with_progress(
     run: Run, config: RunConfig, console: Console, stop: Callable[[], bool], *, quiet: bool
 ) -> RunResult:
+    from rich import progress
+
     if quiet or not console.is_terminal:
         tenth = max(1, config.steps // 10)
 
@@ -134,14 +155,14 @@ def _with_progress(
 
         return run.go(30.0, line, stop)
     columns = (
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("loss {task.fields[loss]}  lr {task.fields[lr]}"),
-        TimeElapsedColumn(),
-        TextColumn("ETA"),
-        TimeRemainingColumn(),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TextColumn("loss {task.fields[loss]}  lr {task.fields[lr]}"),
+        progress.TimeElapsedColumn(),
+        progress.TextColumn("ETA"),
+        progress.TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console) as bar:
+    with progress.Progress(*columns, console=console) as bar:
         task = bar.add_task("train", total=config.steps, completed=len(run.losses), loss="-", lr="-")
         drawn = 0.0
 
@@ -153,13 +174,3 @@ def _with_progress(
                 bar.update(task, completed=step + 1, loss=f"{loss:.4g}", lr=f"{lr:.3g}")
 
         return run.go(30.0, live, stop)
-
-
-def _write(path: Path, content: dict[str, Any]) -> None:
-    draft = path.with_name(path.name + ".draft")
-    try:
-        draft.write_text(json.dumps(content))
-        os.replace(draft, path)
-    except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise InputError(f"{path} could not be written: {error.strerror}.") from error

@@ -1,36 +1,91 @@
-"""`trimtab transfer` and `trimtab report`: the answer as a table in the terminal, as JSON, or as a page."""
+"""`trimtab transfer`: does the best value stay where it is? A table in the terminal, or JSON."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
+from trimtab.commands.options import Positional, Size, Text
 from trimtab.errors import InputError
-from trimtab.optima.lines import default_scheme, line, schemes, varied
-from trimtab.optima.sources import Source, opened
-from trimtab.optima.transfers import Transfer, analysed
-from trimtab.optima.wording import between, headline, named, number, span
-from trimtab.sweeps.extension import extended, write
 
 if TYPE_CHECKING:
-    from trimtab.cli import Report
-    from trimtab.cli import Transfer as Command
+    from trimtab.optima.sources import Source
+    from trimtab.optima.transfers import Transfer as Answer
 
 EXIT = {"transfers": 0, "drifts": 1, "cannot tell": 3}
-COLOUR = {"transfers": "green", "drifts": "red", "cannot tell": "yellow"}
 
 
-def told(
+@dataclasses.dataclass
+class Transfer:
+    """Does the optimum stay where it is as the network grows? Optima with intervals, drift, regret,
+    verdict."""
+
+    store: Positional[str]
+    """The file that `trimtab sweep` wrote."""
+    over: Size = None
+    """Which size grows; both when both were swept."""
+    hp: str = "lr"
+    """The hyperparameter asked about: any number that was swept."""
+    scheme: Text = None
+    """The scheme the exit code is about. Default: depth-mup if it was swept, else completep, else mup, ntk,
+    sp."""
+    metric: str = "train_loss"
+    """train_loss, test_loss or accuracy."""
+    where: tuple[str, ...] = ()
+    """What to hold fixed where more was swept, as name=value."""
+    suggest: Text = None
+    """Where the runs cannot tell: write the sweep with what would (values, seeds, sizes) to this file."""
+    json: bool = False
+    """Print everything as JSON; infinite and missing numbers are null."""
+
+    def run(self) -> int:
+        """Print optima, drift, regret and the verdict.
+
+        The exit code is the named scheme's verdict, the worst of the axes.
+        """
+        from rich.console import Console
+
+        from trimtab.commands.transfer_tables import overview
+        from trimtab.optima import sources
+        from trimtab.optima.lines import default_scheme, schemes, varied
+
+        source = sources.opened(self.store)
+        table = source.to_pandas()
+        names = schemes(table)
+        if not names:
+            raise InputError(f"a transfer needs runs: {self.store} has none yet.")
+        if self.scheme is not None and self.scheme not in names:
+            raise InputError(f"scheme must be one of the store's: {', '.join(names)}; got {self.scheme!r}.")
+        lead = self.scheme or default_scheme(names)
+        overs = [self.over] if self.over else varied(table) or ["depth"]
+        asked = [self.scheme] if self.scheme else names
+        every = analyse_all(source, overs, asked, self.hp, self.metric, conditions(self.where))
+        mine = {over: by[lead] for over, by in every.items()}
+        code = worst(mine.values())
+        said = suggest(source, mine, self) if self.suggest else ""
+        if self.json:
+            tables = {over: {n: t.to_dict() for n, t in by.items()} for over, by in every.items()}
+            verdicts = {over: t.verdict for over, t in mine.items()}
+            out = {"scheme": lead, "exit": code, "verdict": verdicts, "transfers": tables}
+            print(json.dumps(out, indent=1))
+        else:
+            Console(highlight=False).print(overview(every, mine))
+        if said:
+            print(f"\n{said}", file=sys.stderr if self.json else sys.stdout)
+        return code
+
+
+def analyse_all(
     source: Source, overs: Iterable[str], names: Iterable[str], hp: str, metric: str, where: Mapping[str, Any]
-) -> dict[str, dict[str, Transfer]]:
+) -> dict[str, dict[str, Answer]]:
     """{over: {scheme: Transfer}}."""
+    from trimtab.optima.lines import line
+    from trimtab.optima.transfers import analysed
+
     table, base, names = source.to_pandas(), source.meta.get("base"), list(names)
     return {
         over: {n: analysed(line(table, over, hp, n, metric=metric, where=where, base=base)) for n in names}
@@ -38,78 +93,38 @@ def told(
     }
 
 
-def transferring(command: Command) -> int:
-    """Print optima, drift, regret and the verdict; the exit code is the named scheme's verdict, the worst of the axes."""
-    source = opened(command.store)
-    table = source.to_pandas()
-    names = schemes(table)
-    if not names:
-        raise InputError(f"a transfer needs runs: {command.store} has none yet.")
-    if command.scheme is not None and command.scheme not in names:
-        raise InputError(f"scheme must be one of the store's: {', '.join(names)}; got {command.scheme!r}.")
-    lead = command.scheme or default_scheme(names)
-    overs = [command.over] if command.over else varied(table) or ["depth"]
-    every = told(
-        source,
-        overs,
-        [command.scheme] if command.scheme else names,
-        command.hp,
-        command.metric,
-        conditions(command.where),
-    )
-    mine = {over: by[lead] for over, by in every.items()}
-    code = worst(mine.values())
-    said = suggested(source, mine, command) if command.suggest else ""
-    if command.json:
-        out = {"scheme": lead, "exit": code, "verdict": {over: t.verdict for over, t in mine.items()}}
-        print(
-            json.dumps(
-                out
-                | {
-                    "transfers": {over: {n: t.to_dict() for n, t in by.items()} for over, by in every.items()}
-                },
-                indent=1,
-            )
-        )
-    else:
-        Console(highlight=False).print(shown(every, mine))
-    if said:
-        print(f"\n{said}", file=sys.stderr if command.json else sys.stdout)
-    return code
-
-
-def suggested(source: Source, mine: Mapping[str, Transfer], command: Command) -> str:
+def suggest(source: Source, mine: Mapping[str, Answer], options: Transfer) -> str:
     """Write the sweep that would tell as a file beside the store's runs; says what was written."""
+    from trimtab.optima.wording import number
+    from trimtab.sweeps.extension import extend, write
+
     cures = {over: t.remedy for over, t in mine.items() if t.remedy}
-    path = Path(command.suggest or "")
+    path = Path(options.suggest or "")
     if not cures:
         return f"{path} was not written: the runs there are tell, or have yet to finish."
     old = source.meta.get("config")
     if not old:
-        raise InputError(f"{command.store} does not say which sweep it holds, so that it cannot be extended.")
+        raise InputError(f"{options.store} does not say which sweep it holds, so that it cannot be extended.")
     values = sorted({v for cure in cures.values() for added in cure.values.values() for v in added})
     sizes = {f"{over}s": cure.sizes for over, cure in cures.items()}
     seeds = max(cure.seeds for cure in cures.values())
-    table = extended(old, values={command.hp: values} if values else {}, seeds=seeds, **sizes)
-    again = f"trimtab sweep {path} --store {command.store}"
-    parts = [f"{command.hp} {', '.join(map(number, values))}"] * bool(values) + [
-        f"{seeds} more seeds"
-    ] * bool(seeds)
+    table = extend(old, values={options.hp: values} if values else {}, seeds=seeds, **sizes)
+    again = f"trimtab sweep {path} --store {options.store}"
+    parts = [f"{options.hp} {', '.join(map(number, values))}"] * bool(values)
+    parts += [f"{seeds} more seeds"] * bool(seeds)
     parts += [f"{name} {', '.join(map(str, more))}" for name, more in sizes.items() if more]
     what = "; ".join(parts)
-    heading = f"{old.get('name', 'sweep')} with more in it: {what}.\nRun it into the same store, where nothing runs twice:"
-    held = source.to_pandas()
-    cells, new = write(
-        path,
-        table,
-        f"{heading}\n    {again}",
-        held["cell"],
-        held["fleet"].astype(int) if "fleet" in held else (1,),
+    name = old.get("name", "sweep")
+    heading = (
+        f"{name} with more in it: {what}.\nRun it into the same store, where nothing runs twice:\n    {again}"
     )
+    held = source.to_pandas()
+    slots = held["fleet"].astype(int) if "fleet" in held else (1,)
+    cells, new = write(path, table, heading, held["cell"], slots)
     return f"wrote {path}: {what}; {new} of its {cells} runs are new. Run it into the same store: {again}"
 
 
-def worst(transfers: Iterable[Transfer]) -> int:
+def worst(transfers: Iterable[Answer]) -> int:
     """Drifts on any axis is a no; else cannot tell on any is no answer."""
     codes = {EXIT[t.verdict] for t in transfers}
     return 1 if 1 in codes else 3 if 3 in codes else 0
@@ -131,135 +146,3 @@ def conditions(pairs: Iterable[str]) -> dict[str, Any]:
         except json.JSONDecodeError:
             out[name] = value
     return out
-
-
-def shown(every: Mapping[str, Mapping[str, Transfer]], mine: Mapping[str, Transfer]) -> RenderableType:
-    """What the terminal shows: the verdict first, then the details."""
-    return Group(Text(headline(mine), style="bold"), details(every, mine))
-
-
-def details(every: Mapping[str, Mapping[str, Transfer]], mine: Mapping[str, Transfer]) -> RenderableType:
-    """What would tell where nothing is told, every scheme's verdict, then a table of optima per axis."""
-    parts: list[RenderableType] = []
-    parts += [Text(f"To tell over {t.over}: {t.advice}.", style="yellow") for t in mine.values() if t.advice]
-    parts += [Text(""), verdicts(every)]
-    for over, by in every.items():
-        parts += [Text(""), tabled(over, list(by.values()))]
-        failures = [Text(f"- {t.scheme}: {s}.") for t in by.values() for s in t.signatures]
-        failures += [Text(f"- {n}.") for n in dict.fromkeys(n for t in by.values() for n in t.notes)]
-        parts += failures
-        lead = mine[over]
-        if lead.cost.ratio == lead.cost.ratio:
-            parts.append(
-                Text(
-                    f"- Tuning at {over} {lead.base:g} saves: the same runs at {over} {lead.optima[over].max():g} take {number(lead.cost.ratio)} times the FLOPs.",
-                    style="dim",
-                )
-            )
-    return Group(*parts)
-
-
-def verdicts(every: Mapping[str, Mapping[str, Transfer]]) -> Table:
-    """One row per scheme, one column per axis."""
-    first = next(iter(next(iter(every.values())).values()))
-    title = Text(
-        f"Drift of the optimum, {'log2 ' if first.axis == 'log2' else ''}per doubling (95 % interval)",
-        style="bold",
-    )
-    out = Table(
-        title=title,
-        title_justify="left",
-        title_style="",
-        box=None,
-        pad_edge=False,
-        padding=(0, 1),
-        header_style="dim",
-    )
-    for name in ("scheme", *(f"over {over}" for over in every)):
-        out.add_column(name)
-    for scheme in next(iter(every.values())):
-        cells = [by[scheme] for by in every.values()]
-        out.add_row(
-            Text(scheme),
-            *(
-                Text(
-                    f"{t.verdict} {_end(t.drift.slope)} ({_end(t.drift.low)} to {_end(t.drift.high)})",
-                    style=COLOUR[t.verdict],
-                )
-                for t in cells
-            ),
-        )
-    return out
-
-
-def tabled(over: str, transfers: list[Transfer]) -> Table:
-    """The optima; regret is that of keeping the base's, as its interval."""
-    first = transfers[0]
-    fixed = ", ".join(f"{k} {v}" for k, v in first.fixed.items())
-    title = Text(
-        f"Best {named(first.hp)} over {span(first)}" + (f", at {fixed}" if fixed else ""), style="bold"
-    )
-    out = Table(
-        title=title,
-        title_justify="left",
-        title_style="",
-        box=None,
-        pad_edge=False,
-        padding=(0, 1),
-        header_style="dim",
-    )
-    heads = (
-        ("scheme", "left"),
-        (over, "right"),
-        ("best", "right"),
-        ("95 % interval", "left"),
-        ("stable", "right"),
-        ("loss" if first.metric == "train_loss" else first.metric.replace("_", " "), "right"),
-        ("regret", "left"),
-        ("", "left"),
-    )
-    for name, justify in (
-        heads if any((t.optima["status"] != "inside").any() for t in transfers) else heads[:-1]
-    ):
-        out.add_column(name, justify=justify, no_wrap=name != "")  # type: ignore[arg-type]
-    for t in transfers:
-        for j, (o, r) in enumerate(
-            zip(t.optima.to_dict("records"), t.regret.to_dict("records"), strict=True)
-        ):
-            word = "" if o["status"] == "inside" else o["status"]
-            cells = (
-                f"{o[over]:g}",
-                number(o["optimum"]),
-                between(o, t.axis, 2),
-                number(o["stable_max"]),
-                number(o["loss"]),
-                _regret(r),
-                word,
-            )
-            out.add_row(Text(t.scheme if j == 0 else ""), *cells[: len(out.columns) - 1])
-    return out
-
-
-def _regret(row: Mapping[str, Any]) -> str:
-    if row["status"] != "measured":
-        return "does not train" if row["status"] == "unstable" else "-"
-    high = number(row["high"], 2)
-    return f"under {high}" if row["low"] < 0.1 * row["high"] else f"{number(row['low'], 2)} to {high}"
-
-
-def _end(x: float) -> str:
-    return "?" if x != x else f"{x:+.2f}" if abs(x) != float("inf") else ("∞" if x > 0 else "-∞")
-
-
-def reporting(command: Report) -> int:
-    """Write the page and say where it is."""
-    from trimtab.reporting import report
-
-    path = report(command.store, command.out, hp=command.hp, metric=command.metric)
-    size = path.stat().st_size
-    print(
-        json.dumps({"path": str(path), "bytes": size})
-        if command.json
-        else f"{path} ({size / 1e6:.1f} MB): open it in any browser, it needs no network."
-    )
-    return 0

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trimtab.coordinates.expectations import yardstick
@@ -24,6 +23,7 @@ from trimtab.parametrization.planning import of_draws, parametrize
 from trimtab.parametrization.result import Parametrization
 from trimtab.parametrization.rules import Scheme
 from trimtab.runs import user_code
+from trimtab.runs.losses import cross_entropy
 from trimtab.structure.recording import as_call
 
 Key = tuple[str, int, int]
@@ -131,7 +131,7 @@ def built(
     build: Callable[[int, int], nn.Module], width: int, depth: int, *, device: torch.device | None = None
 ) -> nn.Module:
     """The user's model at one size, in training mode."""
-    model = user_code.built(build, width, depth)
+    model = user_code.build_model(build, width, depth)
     model = model.to(device) if device is not None else model
     return model.train()
 
@@ -300,43 +300,10 @@ def _loss(setup: Setup, model: nn.Module, batch: Any) -> Tensor:
             raise InputError(
                 f"loss(output, {'batch' if isinstance(batch, Mapping) else 'target'}) raised {type(error).__name__}: {error}."
             ) from error
-    elif isinstance(batch, Mapping):
-        value = out.get("loss") if isinstance(out, dict) else getattr(out, "loss", None)
-        if value is None:
-            raise InputError(
-                "a dict batch needs a model whose output has .loss (for transformers: labels in the batch), or loss=function(output, batch)."
-            )
     else:
-        value = cross_entropy(output_of(out), batch[1])
+        value = cross_entropy(out if isinstance(batch, Mapping) else output_of(out), batch)
     if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
         raise InputError(
             f"the loss must be one number that depends on the parameters: got {type(value).__name__}{tuple(value.shape) if isinstance(value, Tensor) else ''}."
         )
     return value.reshape(())
-
-
-def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
-    """Cross-entropy with the classes last, or second as torch has them; class numbers or probabilities.
-
-    >>> round(float(cross_entropy(torch.zeros(2, 3, 4), torch.zeros(2, 3, dtype=torch.long))), 4)     # classes last
-    1.3863
-    """
-    if not isinstance(target, Tensor):
-        raise InputError(
-            f"the default loss is cross-entropy and needs a target tensor: got {type(target).__name__}. Pass loss=function(output, target)."
-        )
-    if target.is_floating_point():
-        if target.shape != output.shape or not torch.allclose(
-            target.sum(-1), torch.ones_like(target.sum(-1)), atol=1e-3
-        ):
-            raise InputError(
-                "the default loss is cross-entropy: a float target must hold probabilities over the last dimension. Pass loss=function(output, target), for example torch.nn.functional.mse_loss."
-            )
-        return F.cross_entropy(output.flatten(0, -2), target.flatten(0, -2))
-    if output.shape[:-1] == target.shape:
-        return F.cross_entropy(output.reshape(-1, output.shape[-1]), target.reshape(-1))
-    if output.ndim > 1 and (output.shape[0], *output.shape[2:]) == tuple(target.shape):
-        return F.cross_entropy(output, target)
-    raise InputError(
-        f"cross-entropy needs one class number per output row: the output is {tuple(output.shape)}, the target {tuple(target.shape)}. Pass loss=function(output, target)."
-    )

@@ -14,7 +14,7 @@ from trimtab.coordinates.expectations import cause
 from trimtab.coordinates.profiles import ALL, Line
 from trimtab.coordinates.slopes import TOLERANCE, Fit, fit, judge, outside, seeds_needed
 from trimtab.errors import InputError
-from trimtab.parametrization.pairing import template
+from trimtab.parametrization.names import template
 
 if TYPE_CHECKING:
     import pandas

@@ -9,7 +9,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Shape:
-    """What a data set gives: the shape of one input, the number of classes (or outputs, or characters), how many."""
+    """What a data set gives: the shape of one input, the number of classes (or outputs, or characters), how
+    many."""
 
     inputs: tuple[int, ...]
     classes: int

@@ -1,7 +1,7 @@
 """CIFAR-10 from the standard `cifar-10-batches-py` folder.
 
-The files are pickles, and a pickle can run code: each file's MD5 is compared with the published one before it is opened,
-and the unpickler knows nothing but numpy arrays.
+The files are pickles, and a pickle can run code: each file's MD5 is compared with the published one before it
+is opened, and the unpickler knows nothing but numpy arrays.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trimtab.data.batches import Batch, Tensors, find
 from trimtab.data.catalogue import Shape
-from trimtab.data.source import Batch, Tensors, find
 from trimtab.errors import InputError
 
 MD5 = {
@@ -57,7 +57,8 @@ def open_file(path: Path, md5: str) -> tuple[np.ndarray, np.ndarray]:
     found = hashlib.md5(content, usedforsecurity=False).hexdigest()
     if found != md5:
         raise InputError(
-            f"{path} must be the published file: its MD5 is {found}, the published one {md5}. It is corrupt or another file: unpack it again."
+            f"{path} must be the published file: its MD5 is {found}, the published one {md5}. It is corrupt "
+            "or another file: unpack it again."
         )
     held = _Arrays(io.BytesIO(content), encoding="bytes").load()
     return held[b"data"].reshape(-1, 3, 32, 32), np.asarray(held[b"labels"])
@@ -80,8 +81,8 @@ def read(
         np.concatenate([x for x, _ in held[:-1]])[:train],
         np.concatenate([y for _, y in held[:-1]])[:train],
     )
-    x, y = _down(torch.from_numpy(images), px), torch.from_numpy(labels).long()
-    x_test, y_test = _down(torch.from_numpy(held[-1][0]), px), torch.from_numpy(held[-1][1]).long()
+    x, y = _downsample(torch.from_numpy(images), px), torch.from_numpy(labels).long()
+    x_test, y_test = _downsample(torch.from_numpy(held[-1][0]), px), torch.from_numpy(held[-1][1]).long()
     some = x[:10_000].float()
     mean, std = some.mean((0, 2, 3)), some.std((0, 2, 3))
     test: Batch = (x_test, y_test)
@@ -90,7 +91,7 @@ def read(
     )
 
 
-def _down(x: Tensor, px: int) -> Tensor:
+def _downsample(x: Tensor, px: int) -> Tensor:
     if px == 32:
         return x
     return torch.cat([torch.nn.functional.avg_pool2d(part.float(), 32 // px) for part in x.split(5000)])

@@ -1,6 +1,7 @@
 """The 1797 handwritten digits that come with scikit-learn: 8x8, ten classes, nothing to download.
 
-The last fifth in a fixed shuffled order is the test set. Pixels are standardised by the training set's mean and deviation.
+The last fifth in a fixed shuffled order is the test set. Pixels are standardised by the training set's mean
+and deviation.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from trimtab.data.batches import Tensors
 from trimtab.data.catalogue import shape_of
-from trimtab.data.source import Tensors
 
 
 def read() -> Tensors:
@@ -30,7 +31,8 @@ def read() -> Tensors:
 
 
 def _table() -> np.ndarray:
-    """scikit-learn's own file, 64 pixels and the label a row; read without importing scikit-learn, which takes two seconds."""
+    """scikit-learn's own file, 64 pixels and the label a row; read without importing scikit-learn, which
+    takes two seconds."""
     spec = importlib.util.find_spec("sklearn")
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError("No module named 'sklearn'", name="sklearn")

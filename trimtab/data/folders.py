@@ -1,7 +1,8 @@
 """Image folders in ImageNet's layout, streamed: `root/train/<class>/*.jpg` and `root/val/<class>/*.jpg`.
 
-Threads decode the batches of the next steps while this one trains (Pillow lets go of the interpreter while it decodes).
-Decoded images are kept, as bytes of the target size, until `cache_gb` is full; the rest is decoded anew each time.
+Threads decode the batches of the next steps while this one trains (Pillow lets go of the interpreter while it
+decodes). Decoded images are kept, as bytes of the target size, until `cache_gb` is full; the rest is decoded
+anew each time.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trimtab.data.batches import CHANGE, Batch, augment, find, indices, stream
 from trimtab.data.catalogue import Shape
-from trimtab.data.source import CHANGE, Batch, augmented, find, indices, stream
 from trimtab.errors import InputError
 
-WHERE = "ImageNet: https://image-net.org; Tiny-ImageNet: http://cs231n.stanford.edu/tiny-imagenet-200.zip; each with train/<class>/ and val/<class>/ folders of images."
+WHERE = (
+    "ImageNet: https://image-net.org; Tiny-ImageNet: http://cs231n.stanford.edu/tiny-imagenet-200.zip; "
+    "each with train/<class>/ and val/<class>/ folders of images."
+)
 ENDINGS = {".jpeg", ".jpg", ".png", ".webp", ".bmp"}
 MEAN, STD = torch.tensor([0.485, 0.456, 0.406]) * 255, torch.tensor([0.229, 0.224, 0.225]) * 255  # ImageNet's
 
@@ -28,8 +32,8 @@ class Folder:
     """A streamed data set.
 
     Args:
-        px: side of the images given. flip: mirror half of them. crop: in training a random part of 35 to 100 % of the
-            image, resized, else the central square.
+        px: side of the images given. flip: mirror half of them. crop: in training a random part of 35 to 100
+            % of the image, resized, else the central square.
         workers: decoding threads; 0 decodes in the caller.
         cache_gb: memory for decoded images, in GB.
     """
@@ -44,9 +48,9 @@ class Folder:
             raise InputError(
                 f"an image folder has train/<class>/ folders of images: {root / 'train'} has none. {WHERE}"
             )
-        self.train = _listed(root / "train", self.classes)
+        self.train = _list_images(root / "train", self.classes)
         held_out = next((root / name for name in ("val", "test") if (root / name).is_dir()), None)
-        self.held_out = _listed(held_out, self.classes) if held_out else []
+        self.held_out = _list_images(held_out, self.classes) if held_out else []
         if not self.train:
             raise InputError(
                 f"{root / 'train'} holds no image with one of the endings {', '.join(sorted(ENDINGS))}."
@@ -59,8 +63,9 @@ class Folder:
         self._pool: ThreadPoolExecutor | None = None
         self._ahead: dict[tuple[int, int, int], Future[Batch]] = {}
 
-    def _decoded(self, path: Path) -> np.ndarray:
-        """(px', px', 3) bytes: the central square resized to px, or for random crops the short side resized to 8/7 px."""
+    def _decode(self, path: Path) -> np.ndarray:
+        """(px', px', 3) bytes: the central square resized to px, or for random crops the short side resized
+        to 8/7 px."""
         from PIL import Image, UnidentifiedImageError
 
         found = self._cache.get(path)
@@ -88,11 +93,11 @@ class Folder:
 
     def _batch(self, seed: int, step: int, size: int) -> Batch:
         rows = indices(seed, step, size, len(self.train))
-        arrays = [self._decoded(self.train[i][0]) for i in rows]
+        arrays = [self._decode(self.train[i][0]) for i in rows]
         if self.crop:
             arrays = _crops(arrays, self.px, stream(seed, CHANGE, 2**39 + step))
         x = _tensor(arrays)
-        return augmented(x, seed, step, self.flip, 0), torch.tensor([self.train[i][1] for i in rows])
+        return augment(x, seed, step, self.flip, 0), torch.tensor([self.train[i][1] for i in rows])
 
     def batch(self, split: str, seed: int, step: int, size: int) -> Batch:
         if self.workers == 0:
@@ -117,7 +122,7 @@ class Folder:
             ]
         for i in range(0, len(files), size):
             part = files[i : i + size]
-            arrays = [self._decoded(path) for path, _ in part]
+            arrays = [self._decode(path) for path, _ in part]
             margin = (arrays[0].shape[0] - self.px) // 2
             yield (
                 _tensor([a[margin : margin + self.px, margin : margin + self.px] for a in arrays]),
@@ -142,8 +147,9 @@ def _tensor(arrays: list[np.ndarray]) -> Tensor:
     return (x - MEAN.view(-1, 1, 1)) / STD.view(-1, 1, 1)
 
 
-def _listed(root: Path, classes: list[str]) -> list[tuple[Path, int]]:
-    """Every image of the known classes, one folder deep or under an `images` folder (Tiny-ImageNet's own layout)."""
+def _list_images(root: Path, classes: list[str]) -> list[tuple[Path, int]]:
+    """Every image of the known classes, one folder deep or under an `images` folder (Tiny-ImageNet's own
+    layout)."""
     found = []
     for label, name in enumerate(classes):
         for path in sorted((root / name).rglob("*")) if (root / name).is_dir() else []:

@@ -7,12 +7,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from trimtab.data.source import Source
+from trimtab.data.batches import Dataset
 from trimtab.errors import InputError
 from trimtab.files import folders as looked_in
 
 
-def open_data(name: str, options: Mapping[str, Any] | None = None) -> Source:
+def open_data(name: str, options: Mapping[str, Any] | None = None) -> Dataset:
     """A zoo data set, opened once per process.
 
     >>> digits = open_data("digits")
@@ -30,7 +30,7 @@ def open_data(name: str, options: Mapping[str, Any] | None = None) -> Source:
 
 
 @functools.lru_cache(maxsize=4)
-def _open(name: str, options: str, *_folders: str) -> Source:
+def _open(name: str, options: str, *_folders: str) -> Dataset:
     from trimtab.data import cifar10, digits, folders, teacher, text
 
     readers = {

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from trimtab.data.batches import Batch, Tensors
 from trimtab.data.catalogue import Shape
-from trimtab.data.source import Batch, Tensors
 
 PHI = {"relu": lambda h: np.maximum(h, 0.0) * np.sqrt(2.0), "tanh": np.tanh, "linear": lambda h: h}
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trimtab.data.batches import PLACE, Batch, find, stream
 from trimtab.data.catalogue import Shape
-from trimtab.data.source import PLACE, Batch, find, stream
 from trimtab.errors import InputError
 
 WHERE = "Any UTF-8 text file will do; tiny Shakespeare is in karpathy/char-rnn on GitHub."
@@ -49,7 +49,8 @@ def read(file: str | None = None, context: int = 64) -> Text:
         raise InputError(f"{place} must be UTF-8 text: {error}.") from error
     if len(content) < 20 * (context + 1):
         raise InputError(
-            f"a text needs at least {20 * (context + 1)} characters for windows of {context}: {place} has {len(content)}. Take a longer file or a shorter context."
+            f"a text needs at least {20 * (context + 1)} characters for windows of {context}: {place} has "
+            f"{len(content)}. Take a longer file or a shorter context."
         )
     characters = "".join(sorted(set(content)))
     table = np.zeros(max(map(ord, characters)) + 1, dtype=np.int64)

@@ -1,4 +1,5 @@
-"""The models that may be named: their options, what follows from the data, and the sizes each refuses. No torch."""
+"""The models that may be named: their options, what follows from the data, and the sizes each refuses. No
+torch."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trimtab.data.catalogue import Option, Shape
+from trimtab.errors import Fault
 
 MODELS: dict[str, dict[str, Option]] = {
     "mlp": {
@@ -45,6 +47,7 @@ MODELS: dict[str, dict[str, Option]] = {
     },
 }
 
+FOLLOW = "leave it out and it follows the data"
 TAKES = {"mlp": ("image", "vector"), "resnet": ("image",), "vit": ("image",), "gpt": ("text",)}
 
 
@@ -61,37 +64,32 @@ def fitting(model: str, shape: Shape) -> dict[str, int]:
 
 def size_faults(
     model: str, width: int, depth: int, options: Mapping[str, Any], shape: Shape | None, what: str = ""
-) -> list[str]:
+) -> list[Fault]:
     """The sizes a zoo model refuses: arithmetic only."""
     get = lambda key: options.get(key, MODELS[model][key].default)  # noqa: E731
     found = []
     if model == "resnet" and depth % 3:
-        found.append(
-            f"{what}depth: a resnet has three stages of depth/3 branches, so depth must be a multiple of 3: got {depth}"
-        )
+        law = "a resnet has three stages of depth/3 branches, so depth must be a multiple of 3"
+        found.append(Fault(f"{what}depth", law, str(depth)))
     if model in ("vit", "gpt"):
         head_dim, heads = get("head_dim"), get("heads")
         if head_dim is not None and width % head_dim:
-            found.append(
-                f"{what}width: must be divisible by head_dim: got width {width}, head_dim {head_dim}"
-            )
+            got = f"width {width}, head_dim {head_dim}"
+            found.append(Fault(f"{what}width", "must be divisible by head_dim", got))
         elif head_dim is None and width % heads:
-            found.append(
-                f"{what}width: must be divisible by heads: got width {width}, heads {heads}; pass model_options.heads or head_dim"
-            )
+            got, cure = f"width {width}, heads {heads}", "pass model_options.heads or head_dim"
+            found.append(Fault(f"{what}width", "must be divisible by heads", got, cure))
     if shape is None:
         return found
     wanted = fitting(model, shape)
     for key, value in wanted.items():
         given = options.get(key)
         if given is not None and given != value and not (key in ("classes", "vocabulary") and given > value):
-            found.append(
-                f"model_options.{key}: the data has {value}: got {given}; leave it out and it follows the data"
-            )
+            found.append(Fault(f"model_options.{key}", f"the data has {value}", str(given), FOLLOW))
     if model == "vit" and shape.kind == "image" and shape.inputs[-1] % get("patch"):
-        found.append(
-            f"model_options.patch: the image side must be a multiple of the patch: got {shape.inputs[-1]} px, patch {get('patch')}"
-        )
+        got = f"{shape.inputs[-1]} px, patch {get('patch')}"
+        found.append(Fault("model_options.patch", "the image side must be a multiple of the patch", got))
     if model == "resnet" and shape.kind == "image" and shape.inputs[-1] < 4:
-        found.append(f"data: a resnet pools twice and needs images of at least 4 px: got {shape.inputs[-1]}")
+        law = "a resnet pools twice and needs images of at least 4 px"
+        found.append(Fault("data", law, str(shape.inputs[-1])))
     return found

@@ -1,6 +1,7 @@
 """Residual MLP: the network of the paper's theory (arXiv 2309.16620, section 2).
 
-    h^1 = W^0 x        h^{l+1} = h^l + c W_k phi( ... W_1 phi(h^l))    l = 1..depth        f = w phi(h^{depth+1})
+    h^1 = W^0 x        h^{l+1} = h^l + c W_k phi( ... W_1 phi(h^l))    l = 1..depth        f = w
+    phi(h^{depth+1})
 
 `c` is `branch_scale`, a plain constant of the model, the same at every depth. `skip=False` drops the h^l.
 """

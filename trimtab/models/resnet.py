@@ -1,6 +1,7 @@
 """Conv ResNet of the paper's experiments (arXiv 2309.16620, figure 1): one width everywhere, three stages.
 
-    stem 3x3  ->  [ h + c norm(conv(relu(h))) ] x depth/3  ->  pool, conv  ->  [ ... ]  ->  pool, conv  ->  [ ... ]  ->  relu, mean, linear
+    stem 3x3  ->  [ h + c norm(conv(relu(h))) ] x depth/3  ->  pool, conv  ->  [ ... ]  ->  pool, conv  ->  [
+    ... ]  ->  relu, mean, linear
 
 The norm sits inside the branch, at its end. The convolutions between stages are not residual.
 """

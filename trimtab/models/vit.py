@@ -1,6 +1,8 @@
-"""Vision Transformer as in the paper's experiments: attention and MLP branches of their own, so L = 2 x depth.
+"""Vision Transformer as in the paper's experiments: attention and MLP branches of their own, so L = 2 x
+depth.
 
-    h = patches + positions        h = h + c attention(norm(h))        h = h + c mlp(norm(h))        f = w mean(norm(h))
+    h = patches + positions        h = h + c attention(norm(h))        h = h + c mlp(norm(h))        f = w
+    mean(norm(h))
 
 With `heads` fixed the head dimension grows with the width; with `head_dim` fixed the number of heads does.
 """

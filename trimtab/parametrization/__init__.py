@@ -1,8 +1,16 @@
 """What each parameter gets: initial scale, learning rate, weight decay and eps, relative to a base model.
 
-Reading order: `planning` (`trimtab.parametrize`, the whole way), `pairing` (which tensor is which in the base), `roles` (what
-each parameter is), `rules` (what each role gets: pure arithmetic), `folds` (attention, tied heads, constants of the model's
-own), `parameters` (the rows of the table), `init_laws` and `init_measurement` (the law the weights were drawn from), `optimizers`
-and `optimizer_trials` (an optimizer's law), `meta_buffers` (constants that the meta device hides), `result` (`Parametrization`:
-groups, clipping, check, JSON), `table` and `notes` (what is printed).
+Reading order:
+
+- `planning` (`trimtab.parametrize`: the whole way), `requirements` (what is asked of its arguments);
+- which tensor is which in the base: `names`, `places`, `branch_pairing`, `pairing`, `meta_buffers` (constants
+  that the meta device hides);
+- what each parameter is: `overrides` (the user's word), `ratios` (width), `depths` (depth), `roles` (all of
+  it);
+- what it gets: `rules` (pure arithmetic), `folding`, `attention`, `constants` and `folds` (what belongs
+  to no single rule), `parameters` (the rows of the table);
+- the law the weights were drawn from: `init_laws`, `base_draws`, `init_measurement`;
+- an optimizer's law: `optimizers`, `optimizer_trials`;
+- `result` (`Parametrization`), `groups`, `clipping`, `wrapped` (the optimizer's groups), `table` and `notes`
+  (what is printed).
 """

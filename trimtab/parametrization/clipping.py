@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 
 def clip(params: Sequence[nn.Parameter], weights: Sequence[float], max_norm: float) -> Tensor:
-    """Scale the gradients in place so that their weighted norm is at most `max_norm`; the norm before is returned.
+    """Scale the gradients in place so that their weighted norm is at most `max_norm`; the norm before is
+    returned.
 
     Args:
         weights: sqrt(u / s) of each parameter.

@@ -1,9 +1,11 @@
 """From numbers per parameter to an optimizer's parameter groups, and the check that they are still there.
 
-    group = {lr: lr x factor, weight_decay: wd x factor, eps: eps x factor}      parameters with equal numbers share one
+    group = {lr: lr x factor, weight_decay: wd x factor, eps: eps x factor}
 
-A scheduler may move all rates together: lr / factor must stay one number over all groups. See docs/theory.md, equations (5)
-and (7).
+Parameters with equal numbers share one.
+
+A scheduler may move all rates together: lr / factor must stay one number over all groups. See docs/theory.md,
+equations (5) and (7).
 """
 
 from __future__ import annotations
@@ -201,15 +203,17 @@ def check_factors(optimizer: Any, expected: list[dict[str, float]], undecayed: s
             if not math.isclose(x, y, rel_tol=near, abs_tol=0.0):
                 erased = "A trainer or a reload has erased the factors: rebuild with p.optimizer."
                 raise OptimizerError(
-                    f"{key} divided by its factor must be one number over all groups: group {j} gives {y:.6g}, "
-                    f"group {i} gives {x:.6g}. {_schedule_advice(optimizer) if key == 'lr' else erased}"
+                    f"{key} divided by its factor must be one number over all groups: group {j} gives "
+                    f"{y:.6g}, group {i} gives {x:.6g}. "
+                    f"{_schedule_advice(optimizer) if key == 'lr' else erased}"
                 )
 
 
 def _base_values(
     optimizer: Any, key: str, expected: list[dict[str, float]], undecayed: set[int]
 ) -> list[tuple[int, float]]:
-    """(group, its number over its factor); at lr = 0 (the first step of a warmup) `initial_lr` stands for lr."""
+    """(group, its number over its factor); at lr = 0 (the first step of a warmup) `initial_lr` stands for
+    lr."""
     groups = optimizer.param_groups
     standing = key == "lr" and all(float(g["lr"]) == 0 for g in groups)
     bases: list[tuple[int, float]] = []
@@ -239,7 +243,8 @@ def groups_without_decay(
         always = sorted(own & exempted - decayed)
         if decay and always:
             raise OptimizerError(
-                f"weight_decay of {always[0]} must be 0 (no_decay says so): group {i} has {decay:.6g}. {REGROUPED}"
+                f"weight_decay of {always[0]} must be 0 (no_decay says so): group {i} has {decay:.6g}. "
+                f"{REGROUPED}"
             )
         if own and own <= exempted and not decay:
             found.add(i)
@@ -261,7 +266,8 @@ def check_rate(lr: Any) -> None:
 
 
 def _floor(optimizer: Any) -> float | None:
-    """The floor, over the base's rate, that a schedule holds all groups to: lr = c initial_lr + d in each, d > 0."""
+    """The floor, over the base's rate, that a schedule holds all groups to: lr = c initial_lr + d in each, d
+    > 0."""
     groups = [(float(g["initial_lr"]), float(g["lr"])) for g in optimizer.param_groups if "initial_lr" in g]
     base = float(optimizer.defaults.get("lr") or 0.0)
     (x0, y0), (x1, y1) = min(groups, default=(0.0, 0.0)), max(groups, default=(0.0, 0.0))
@@ -287,8 +293,8 @@ def _schedule_advice(optimizer: Any) -> str:
         else f", a floor of {floor:.6g} times the rate in each group."
     )
     return (
-        "A schedule with an absolute peak or floor, a trainer or a reload has erased the factors. "
-        "Build the optimizer anew with p.optimizer. Then, for OneCycleLR(max_lr=x), CyclicLR(base_lr=x, max_lr=y) "
-        "and ReduceLROnPlateau(min_lr=x), pass p.lrs(optimizer, x) in place of x. CosineAnnealingLR(eta_min=x) "
-        f"takes one number for all groups: use {line} in its place{end}"
+        "A schedule with an absolute peak or floor, a trainer or a reload has erased the factors. Build "
+        "the optimizer anew with p.optimizer. Then, for OneCycleLR(max_lr=x), CyclicLR(base_lr=x, "
+        "max_lr=y) and ReduceLROnPlateau(min_lr=x), pass p.lrs(optimizer, x) in place of x. "
+        f"CosineAnnealingLR(eta_min=x) takes one number for all groups: use {line} in its place{end}"
     )

@@ -1,15 +1,15 @@
 """What law a model drew its weights from, measured against the base.
 
-Two models built by the same code at two sizes have init scales whose ratio is a law of the sizes: 1 (a fixed std
-such as 0.02), fan_in^-1/2 (torch's default), Xavier's, each perhaps times depth^-1/2 (GPT-2, Megatron). The right
-start is `init` times the base's (`rules`), so what remains to be done to the model's own draw is
+Two models built by the same code at two sizes have init scales whose ratio is a law of the sizes: 1 (a fixed
+std such as 0.02), fan_in^-1/2 (torch's default), Xavier's, each perhaps times depth^-1/2 (GPT-2, Megatron).
+The right start is `init` times the base's (`rules`), so what remains to be done to the model's own draw is
 
     rescale = init / law          (docs/theory.md, equations (19) to (24), has the priors and thresholds)
 
-The law is measured as a ratio of root mean squares, pooled over the tensors of one kind, and *snapped* to one of the
-known laws, so that no sampling noise enters the model. When the numbers cannot tell two laws apart that is said, with
-the override to pass, never guessed. One of the known laws is `init` itself: a model that was parametrized before
-(or its copy, or its reload) measures exactly that, and nothing is done to it twice.
+The law is measured as a ratio of root mean squares, pooled over the tensors of one kind, and *snapped* to one
+of the known laws, so that no sampling noise enters the model. When the numbers cannot tell two laws apart
+that is said, with the override to pass, never guessed. One of the known laws is `init` itself: a model that
+was parametrized before (or its copy, or its reload) measures exactly that, and nothing is done to it twice.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def pool(parts: Sequence[Moments]) -> Moments:
 class Law:
     """A law's ratio of target to base, and what it must be better by, in chi^2, before it is believed.
 
-    `rarity` is a prior: laws that nobody is seen to use need more evidence, and one whose absolute numbers are those
-    of a textbook initialiser at both sizes needs less.
+    `rarity` is a prior: laws that nobody is seen to use need more evidence, and one whose absolute numbers
+    are those of a textbook initialiser at both sizes needs less.
     """
 
     ratio: float
@@ -68,7 +68,8 @@ class Law:
 
 @dataclasses.dataclass(frozen=True)
 class Evidence:
-    """One measured ratio and the laws that might explain it. A law's name is "width part" or "width part depth part"."""
+    """One measured ratio and the laws that might explain it. A law's name is "width part" or "width part
+    depth part"."""
 
     log_ratio: float
     sigma: float
@@ -114,13 +115,14 @@ class Evidence:
 
 
 def already(evidence: Sequence[Evidence], defaults: Sequence[bool]) -> bool | None:
-    """Was the whole model parametrized before? True, False (then AS_WANTED explains nothing), or None: look at each.
+    """Was the whole model parametrized before? True, False (then AS_WANTED explains nothing), or None: look
+    at each.
 
     A model is parametrized as a whole, so tensors that could not tell alone are told by the others.
 
     Args:
-        defaults: for each tensor that torch's own law can speak for and whose wanted init is another one, whether it
-            is still torch's draw.
+        defaults: for each tensor that torch's own law can speak for and whose wanted init is another one,
+            whether it is still torch's draw.
     """
     supports, rejects = not all(defaults), any(defaults)
     for e in (e for e in evidence if AS_WANTED in e.laws):
@@ -132,9 +134,11 @@ def already(evidence: Sequence[Evidence], defaults: Sequence[bool]) -> bool | No
 
 
 def in_company(one: Evidence, company: Sequence[Evidence]) -> str | None:
-    """The law of a tensor too small to tell alone, from all tensors of its sort: one width law, depth as each likes."""
+    """The law of a tensor too small to tell alone, from all tensors of its sort: one width law, depth as each
+    likes."""
     scores: dict[str, float] = {}
-    for width in {law.partition(" ")[0] for law in one.laws}:
+    # in order: of equals the first wins
+    for width in dict.fromkeys(law.partition(" ")[0] for law in one.laws):
         total = 0.0
         for e in company:
             total += min((e.score(law) for law in e.laws if law.partition(" ")[0] == width), default=math.inf)
@@ -164,7 +168,8 @@ def torch_default(moments: Moments, largest: float, fan: float) -> bool:
 
     `fan` is the fan-in for linear layers and convolutions, the hidden size for recurrent ones.
 
-    >>> torch_default(Moments(3, 0.25**2 / 3, 0.0), 0.24, fan=16), torch_default(Moments(3, 0.25**2 / 3, 0.0), 0.26, fan=16)
+    >>> three = Moments(3, 0.25**2 / 3, 0.0)
+    >>> torch_default(three, 0.24, fan=16), torch_default(three, 0.26, fan=16)
     (True, False)
     """
     sigma = math.sqrt(0.8 / (4 * moments.count))  # a uniform law has kurtosis 1.8
@@ -215,7 +220,8 @@ def candidates(
         known: laws whose textbook numbers the tensors have at both sizes.
         default: the base's tensor may be torch's own draw. Nobody else draws biases by their weight's fan-in.
 
-    >>> laws = candidates(kind="matrix", m_in=4, m_out=4, xavier=0.5, orthogonal=0.5, m_N=4, m_L=1, tail=False, wanted=0.5, partner=None, known=frozenset())
+    >>> sizes = dict(m_in=4, m_out=4, xavier=0.5, orthogonal=0.5, m_N=4, m_L=1)
+    >>> laws = candidates(kind="matrix", **sizes, tail=False, wanted=0.5, partner=None, known=frozenset())
     >>> laws["fixed"].ratio, laws["fan_in"].ratio
     (1.0, 0.5)
     """

@@ -1,7 +1,7 @@
-"""Numbers that the meta device hides: a buffer of one element that the forward multiplies by (an embedding's sqrt(width)).
+"""Numbers that the meta device hides: a one-element buffer that the forward multiplies by (sqrt(width)).
 
-A module that can be materialised keeps such a number as a plain attribute too, or it could not be filled in later. Which
-attribute it is, the base says, where both are known: the float that equals the buffer there.
+A module that can be materialised keeps such a number as a plain attribute too, or it could not be filled in
+later. Which attribute it is, the base says, where both are known: the float that equals the buffer there.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from torch import nn
 
 from trimtab.errors import InputError
-from trimtab.parametrization.pairing import template
+from trimtab.parametrization.names import template
 
 
 def numbers(model: nn.Module, base: nn.Module) -> dict[str, float]:
-    """{buffer name: value} for buffers of one element on meta whose module has their value as a float of its own.
+    """{buffer name: value} for buffers of one element on meta whose module has their value as a float of its
+    own.
 
     >>> import torch
     >>> class Scaled(nn.Linear):
@@ -64,6 +65,7 @@ def confirm(model: nn.Module, assumed: Mapping[str, float]) -> None:
             and not math.isclose(float(buffers[name]), number, rel_tol=1e-2)
         ):
             raise InputError(
-                f"the model must hold the constants it was planned with: the buffer {name} is {float(buffers[name]):.6g}, and {number:.6g} was read off its module on meta. "
+                f"the model must hold the constants it was planned with: the buffer {name} is "
+                f"{float(buffers[name]):.6g}, and {number:.6g} was read off its module on meta. "
                 "Fill it in before apply, or parametrize the materialised model."
             )

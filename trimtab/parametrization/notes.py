@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from trimtab.parametrization.parameters import Row
 from trimtab.parametrization.rules import Scheme
@@ -23,50 +23,86 @@ def advice(
     rows: Mapping[str, Row],
 ) -> list[str]:
     """The notes that follow from structure, scheme and sizes."""
-    notes: list[str] = []
-    alpha = scheme.alpha
-    ratios = list(depth.values()) if isinstance(depth, Mapping) else [depth]
-    deeper = any(r != 1 for r in ratios)
     if scheme.identity:
         return ["sp is the identity: the model is left as it is, and nothing is said to transfer."]
+    ratios = list(depth.values()) if isinstance(depth, Mapping) else [depth]
+    deeper = any(r != 1 for r in ratios)
+    notes: list[str] = []
     if not graph.residuals:
         notes.append("no residual branches were found, so there is no depth to carry over: width only.")
-    if alpha is None and deeper:
+    if scheme.alpha is not None:
+        notes += _on_alpha(graph, base, scheme.alpha, deeper)
+    elif deeper:
         notes.append(
-            f"{scheme.name} scales width only: the best rate will move with depth. Use depth-mup or completep to carry it over depth too."
+            f"{scheme.name} scales width only: the best rate will move with depth. Use depth-mup or "
+            "completep to carry it over depth too."
         )
-    if alpha is not None and not 0.5 <= alpha <= 1 and graph.residuals:
+    notes += [*_on_branches(graph, scheme), *_on_parameters(graph, rows)]
+    if not graph.readouts:
         notes.append(
-            f"alpha = {alpha:g} lies outside [1/2, 1], the range where deep networks stay stable and keep learning: expect failure with depth."
+            "no readout was found (nothing maps the features to outputs that do not grow): the output is a "
+            "hidden state, and a head added later needs its own factors."
         )
-    if alpha is not None and alpha < 1 and deeper and _inner_matrices(graph) >= 2:
+    if deeper or width != 1:
         notes.append(
-            f"branches here have two or more matrices in a row: at alpha = {alpha:g} their inner layers learn more slowly with depth (as depth^{alpha - 1:g}), and the best rate can drift. completep (alpha = 1) does not have this."
+            "choose a base that is wide and deep enough to behave like the target (width 64 or more, a few "
+            "blocks): what transfers is lr, schedule, momentum, decay as lr x wd, and init; dropout, "
+            "augmentation, batch size and training length do not."
+        )
+    return notes
+
+
+def _on_alpha(graph: Graph, base: Graph, alpha: float, deeper: bool) -> Iterator[str]:
+    """What the branch exponent does to this model."""
+    if not 0.5 <= alpha <= 1 and graph.residuals:
+        yield (
+            f"alpha = {alpha:g} lies outside [1/2, 1], the range where deep networks stay stable and keep "
+            "learning: expect failure with depth."
+        )
+    if alpha < 1 and deeper and _inner_matrices(graph) >= 2:
+        yield (
+            f"branches here have two or more matrices in a row: at alpha = {alpha:g} their inner layers "
+            f"learn more slowly with depth (as depth^{alpha - 1:g}), and the best rate can drift. completep "
+            "(alpha = 1) does not have this."
         )
     share = random_share(base)
-    if alpha is not None and alpha > 0.5 and deeper and share > MOST:
-        notes.append(
-            f"{share:.0%} of the base's stream is made by its branches at the start: at alpha = {alpha:g} that random part falls with depth (as m_L^{0.5 - alpha:g}), so the stream of a deeper model starts and moves smaller. "
-            "Choose a base with larger embeddings, or branches that start smaller; depth-mup keeps it."
+    if alpha > 0.5 and deeper and share > MOST:
+        yield (
+            f"{share:.0%} of the base's stream is made by its branches at the start: at alpha = {alpha:g} "
+            f"that random part falls with depth (as m_L^{0.5 - alpha:g}), so the stream of a deeper model "
+            "starts and moves smaller. Choose a base with larger embeddings, or branches that start "
+            "smaller; depth-mup keeps it."
         )
+
+
+def _on_branches(graph: Graph, scheme: Scheme) -> Iterator[str]:
+    """Kinds of branches that behave in a way of their own."""
     kinds = {r.kind for r in graph.residuals}
-    if alpha is not None and "post-norm" in kinds:
-        notes.append(
-            "post-norm: branch scaling is exact, but every norm rescales the stream, so the change with depth cannot be flat; norms on the stream get rate 1/m_L."
+    if scheme.alpha is not None and "post-norm" in kinds:
+        yield (
+            "post-norm: branch scaling is exact, but every norm rescales the stream, so the change with "
+            "depth cannot be flat; norms on the stream get rate 1/m_L."
         )
     if "scaled" in kinds:
-        notes.append(
-            "some skips carry their own weight: what counts is the branch relative to its skip, and that ratio is what is compared with the base."
+        yield (
+            "some skips carry their own weight: what counts is the branch relative to its skip, and that "
+            "ratio is what is compared with the base."
         )
-    if any(r.blocked for r in graph.residuals):
-        ends = sorted({r.blocked for r in graph.residuals if r.blocked})
-        notes.append(
-            f"{sum(bool(r.blocked) for r in graph.residuals)} branches end in {', '.join(ends)} and have no parameters a depth factor could fold into: left unscaled."
+    ends = [r.blocked for r in graph.residuals if r.blocked]
+    if ends:
+        yield (
+            f"{len(ends)} branches end in {', '.join(sorted(set(ends)))} and have no parameters a depth "
+            "factor could fold into: left unscaled."
         )
+
+
+def _on_parameters(graph: Graph, rows: Mapping[str, Row]) -> Iterator[str]:
+    """Parameters that the example does not use, and matrices that grow in part."""
     unused = [name for name, uses in graph.uses.items() if not uses]
     if unused:
-        notes.append(
-            f"{len(unused)} parameters are not used in this example's forward ({', '.join(unused[:3])}{'...' if len(unused) > 3 else ''}): they follow their used siblings, or their shape."
+        yield (
+            f"{len(unused)} parameters are not used in this example's forward ({_first_three(unused)}): they "
+            "follow their used siblings, or their shape."
         )
     mixed = [
         name
@@ -75,23 +111,20 @@ def advice(
         and not math.isclose(math.prod(row.shape) / math.prod(row.base_shape), row.m_in * row.m_out)
     ]
     if mixed:
-        notes.append(
-            f"{len(mixed)} matrices make things that grow beside things that do not ({', '.join(mixed[:3])}{'...' if len(mixed) > 3 else ''}): they start as the former want; Adam's rate serves both, "
-            "but SGD's is m_out times too large for the latter. Use an Adam, or keep them in two tensors."
+        yield (
+            f"{len(mixed)} matrices make things that grow beside things that do not "
+            f"({_first_three(mixed)}): they start as the former want; Adam's rate serves both, but SGD's is "
+            "m_out times too large for the latter. Use an Adam, or keep them in two tensors."
         )
-    if not graph.readouts:
-        notes.append(
-            "no readout was found (nothing maps the features to outputs that do not grow): the output is a hidden state, and a head added later needs its own factors."
-        )
-    if deeper or width != 1:
-        notes.append(
-            "choose a base that is wide and deep enough to behave like the target (width 64 or more, a few blocks): what transfers is lr, schedule, momentum, decay as lr x wd, and init; dropout, augmentation, batch size and training length do not."
-        )
-    return notes
+
+
+def _first_three(names: list[str]) -> str:
+    return ", ".join(names[:3]) + ("..." if len(names) > 3 else "")
 
 
 def random_share(graph: Graph) -> float:
-    """The part of the stream's variance that its branches add at the start, of the stack where it is largest."""
+    """The part of the stream's variance that its branches add at the start, of the stack where it is
+    largest."""
     stacks: dict[int, list[Residual]] = {}
     for r in graph.residuals:
         if r.kind != "post-norm" and not graph.network.enclosing(r.index):

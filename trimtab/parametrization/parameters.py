@@ -1,7 +1,7 @@
 """The rows of a parametrization: what each parameter is and gets, and the branches it sits in.
 
-A `Row` joins the facts of one parameter (`roles`), the folds that meet in it (`folds`) and the numbers that follow
-(`rules`): (init, u, s) = kind x place x richness x folds.
+A `Row` joins the facts of one parameter (`roles`), the folds that meet in it (`folds`) and the numbers that
+follow (`rules`): (init, u, s) = kind x place x richness x folds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from trimtab.structure.graph import Graph
 
 @dataclasses.dataclass(frozen=True)
 class Branch:
-    """A residual branch: `kind` of its shortcut, the `tail` its multiplier is folded into, all its `parameters`."""
+    """A residual branch: `kind` of its shortcut, the `tail` its multiplier is folded into, all its
+    `parameters`."""
 
     name: str
     kind: str
@@ -147,7 +148,8 @@ def _scales(f: Facts, scheme: Scheme, gamma: float, fold: float) -> Scales:
         start = f.m_in**-0.5 if opposed else None  # no rule: what planning proposes
         scales *= rules.kind_scales(f.kind, f.m_in, f.m_out, init=start)  # type: ignore[arg-type]
     if scheme.alpha is not None:
-        scales *= rules.place_scales(f.where, f.m_L, scheme.alpha, uses=f.reuse, zero_tail=f.zero_tail)  # type: ignore[arg-type]
+        own = rules.place_scales(f.where, f.m_L, scheme.alpha, uses=f.reuse, zero_tail=f.zero_tail)  # type: ignore[arg-type]
+        scales *= own
         for where, m_L in f.outer:
             scales *= rules.place_scales(where, m_L, scheme.alpha)  # type: ignore[arg-type]
     return (scales * rules.richness_scales(f.readout, gamma)).fold(fold)  # type: ignore[arg-type]

@@ -1,8 +1,9 @@
 """`parametrize`: compare a model with its base and work out what each parameter gets.
 
-    record -> analyse -> pair -> read roles -> collect folds -> rows -> Parametrization (-> apply)
+    record -> analyse -> pair -> compare -> collect folds -> rows -> Parametrization (-> apply)
 
-Each pass takes the records of those before and returns new ones; everything is checked before anything is changed.
+Each pass takes the records of those before and returns new ones; everything is checked before anything is
+changed.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ from torch import nn
 
 from trimtab.errors import InputError, LawError, StructureError
 from trimtab.parametrization import meta_buffers
-from trimtab.parametrization.folds import collect
-from trimtab.parametrization.init_measurement import prepare
+from trimtab.parametrization.base_draws import prepare
+from trimtab.parametrization.folds import collect, readout_ratio
+from trimtab.parametrization.names import template
 from trimtab.parametrization.notes import advice
-from trimtab.parametrization.pairing import Pairing, pair, template
+from trimtab.parametrization.overrides import Overrides
+from trimtab.parametrization.pairing import Pairing, pair
 from trimtab.parametrization.parameters import Row, branches_of, row_of, stack_names
 from trimtab.parametrization.requirements import check_arguments, unwrap
 from trimtab.parametrization.result import Parametrization
-from trimtab.parametrization.roles import Facts, Overrides, main_width, read
+from trimtab.parametrization.roles import Comparison, Facts, compare, main_width
 from trimtab.parametrization.rules import Scheme, as_scheme, opposed
 from trimtab.structure.graph import Graph, analyse
 from trimtab.structure.recording import record
@@ -34,18 +37,9 @@ from trimtab.structure.trace import Trace, adjustable
 DRAWS = 4  # of a model whose law one draw does not tell
 
 
-@dataclasses.dataclass(frozen=True)
-class Comparison:
-    """A model beside its base: both analysed, their tensors and branches paired, each parameter's facts read."""
-
-    model: Graph
-    base: Graph
-    pairing: Pairing
-    facts: dict[str, Facts]
-
-
 def of_draws(drawn: Callable[[int], tuple[nn.Module, nn.Module]], **options: Any) -> Parametrization:
-    """`parametrize` of a model that can be drawn anew: a law is the code's, so where one draw does not tell it the next may.
+    """`parametrize` of a model that can be drawn anew: a law is the code's, so where one draw does not tell
+    it the next may.
 
     Args:
         drawn: seed -> (model, base).
@@ -73,18 +67,21 @@ def parametrize(
     """Carry the hyperparameters of `base` over to `model`, whatever its width and depth.
 
     Args:
-        model: the model to train. Its parameters are rescaled in place (once; never twice). It may be on the meta
-            device with `apply=False`; call `p.apply(model)` when it has real weights.
+        model: the model to train. Its parameters are rescaled in place (once; never twice). It may be on the
+            meta device with `apply=False`; call `p.apply(model)` when it has real weights.
         base: the model that was tuned, built by the same code at its own width and depth. It is not changed.
-        scheme: "depth-mup" (branches over sqrt(depth)), "completep" (over depth), "mup", "ntk", "sp", or a `Scheme`.
+        scheme: "depth-mup" (branches over sqrt(depth)), "completep" (over depth), "mup", "ntk", "sp", or a
+            `Scheme`.
         gamma0: richness: how far features move, 1 as in the base.
         example: the inputs of one forward: a tensor, a tuple of args or a dict of kwargs.
-        overrides: {name pattern: a role, "branch", "skip", or {"init", "lr", "weight_decay", "eps", "init_law"}}.
+        overrides: {name pattern: a role, "branch", "skip", or {"init", "lr", "weight_decay", "eps",
+            "init_law"}}.
         apply: rescale now. With False only the numbers are computed.
 
     >>> import torch
     >>> def build(width):
-    ...     return nn.Sequential(nn.Linear(8, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 2))
+    ...     stem, hidden, head = nn.Linear(8, width), nn.Linear(width, width), nn.Linear(width, 2)
+    ...     return nn.Sequential(stem, nn.ReLU(), hidden, nn.ReLU(), head)
     >>> p = parametrize(build(64), build(16), example=torch.randn(4, 8))
     >>> p["2.weight"].role, p["2.weight"].u
     ('hidden', 0.25)
@@ -103,8 +100,8 @@ def parametrize(
         )
     if apply and not traces[0].real:
         raise InputError(
-            "a model on the meta device has no weights to rescale: pass apply=False, and call p.apply(model) when it "
-            "is materialised."
+            "a model on the meta device has no weights to rescale: pass apply=False, and call "
+            "p.apply(model) when it is materialised."
         )
     compared, notes = _compare(traces, said, scheme)
     p = _plan(
@@ -125,8 +122,8 @@ def _compare(traces: tuple[Trace, Trace], said: Overrides, scheme: Scheme) -> tu
     if not alone:
         return compared, []
     note = (
-        f"{', '.join(alone[:3])}: a branch that is there once whatever the depth and ends in nothing that folds; "
-        "left as it is."
+        f"{', '.join(alone[:3])}: a branch that is there once whatever the depth and ends in nothing that "
+        "folds; left as it is."
     )
     return _compare_without(traces, said, (*skip, *alone)), [note]
 
@@ -148,7 +145,7 @@ def _compare_without(traces: tuple[Trace, Trace], said: Overrides, skip: tuple[s
         if adopted != graph.residuals:
             graph = graph.with_residuals(adopted)
             pairing = pair(graph, base, skip)
-    return Comparison(model=graph, base=base, pairing=pairing, facts=read(graph, base, pairing, said))
+    return compare(graph, base, pairing, said)
 
 
 def _with_tails_of_base(graph: Graph, base: Graph, pairing: Pairing) -> tuple[Residual, ...]:
@@ -183,8 +180,8 @@ def _plan(
     """From facts to numbers: folds, rows, and all that a parametrization holds."""
     gamma = gamma0
     if scheme.width == "ntk":  # docs/theory.md, equation (12)
-        gamma = gamma0 * collect(c.model, c.base, c.pairing, c.facts, 1.0).readout_ratio ** -0.5
-    folds = collect(c.model, c.base, c.pairing, c.facts, gamma)
+        gamma = gamma0 * readout_ratio(c) ** -0.5
+    folds = collect(c, gamma)
     branches = branches_of(c.model)
     stacks = stack_names(branches)
     rows = {
@@ -222,19 +219,24 @@ def _plan(
 
 
 def _without_integers(rows: Mapping[str, Row], model: nn.Module) -> tuple[dict[str, Row], list[str]]:
-    """Numbers that are not floating point (quantised weights, indices, masks) stay as they are: rows of ones, a note."""
+    """Numbers that are not floating point (quantised weights, indices, masks) stay as they are: rows of ones,
+    a note."""
     names = [name for name, q in model.named_parameters() if name in rows and not adjustable(q)]
     ones = {n: dataclasses.replace(rows[n], init=1.0, u=1.0, s=1.0, fold=1.0, override=()) for n in names}
     if not names:
         return dict(rows), []
     shown = ", ".join(names[:3]) + ("..." if len(names) > 3 else "")
     count = "1 parameter is" if len(names) == 1 else f"{len(names)} parameters are"
-    note = f"{count} not floating point ({shown}): left as drawn, so what such numbers multiply is not rescaled with the size."
+    note = (
+        f"{count} not floating point ({shown}): left as drawn, so what such numbers multiply is not rescaled "
+        "with the size."
+    )
     return {**rows, **ones}, [note]
 
 
 def _ask_for_starts(facts: Mapping[str, Facts], rows: Mapping[str, Row], said: Overrides) -> None:
-    """A matrix that grows in one dimension and shrinks in the other has no rule: its init is the user's to say.
+    """A matrix that grows in one dimension and shrinks in the other has no rule: its init is the user's to
+    say.
 
     Raises:
         InputError: with the matrices and an override that can be pasted.
@@ -257,17 +259,20 @@ def _ask_for_starts(facts: Mapping[str, Facts], rows: Mapping[str, Row], said: O
     raise InputError(
         "\n".join(
             [
-                "a matrix must grow or shrink in both dimensions, or in one alone, for its start to have a rule:",
+                "a matrix must grow or shrink in both dimensions, or in one alone, for its start to have a "
+                "rule:",
                 *(f"  - {line}" for line in list(seen)[:8]),
-                "Change one width at a time, or say how large it starts, relative to the base's. To keep what it makes the "
-                f"size it has in the base (init as fan-in^-1/2), pass overrides={overrides}.",
+                "Change one width at a time, or say how large it starts, relative to the base's. To keep "
+                "what it makes the size it has in the base (init as fan-in^-1/2), pass "
+                f"overrides={overrides}.",
             ]
         )
     )
 
 
 def _depth(ratios: Mapping[str, float]) -> float | dict[str, float]:
-    """m_L: one number where all stacks grow alike, else by stack; stacks numbered alike that grow alike share a line.
+    """m_L: one number where all stacks grow alike, else by stack; stacks numbered alike that grow alike share
+    a line.
 
     >>> _depth({"stages.0": 1.5, "stages.1": 2.0})
     {'stages.0': 1.5, 'stages.1': 2.0}
@@ -294,7 +299,8 @@ def _pattern(name: str) -> str:
 
 
 def _unfoldable(c: Comparison) -> list[str]:
-    """Parameters of branches that cannot be scaled and need not be: as many in the base, so they are no depth.
+    """Parameters of branches that cannot be scaled and need not be: as many in the base, so they are no
+    depth.
 
     Raises:
         StructureError: a branch that comes with every block has no tail.
@@ -308,8 +314,10 @@ def _unfoldable(c: Comparison) -> list[str]:
             alone += inside
             continue
         problems.append(
-            f"the branch of {inside[-1]} ends in {r.blocked}: there is no parameter its depth factor could fold into. "
-            f'Pass overrides={{"{_pattern(inside[-1])}": "skip"}} to leave such branches unscaled, or use scheme="mup".'
+            f"the branch of {inside[-1]} ends in {r.blocked}: there is no parameter its depth factor could "
+            "fold into. "
+            f'Pass overrides={{"{_pattern(inside[-1])}": "skip"}} to leave such branches unscaled, or use '
+            'scheme="mup".'
         )
     if problems:
         raise StructureError(

@@ -51,7 +51,8 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def _memory_faults(model: nn.Module, base: nn.Module) -> list[str]:
-    """The model is rescaled in place and the base only read, so no number may be in both, nor twice in the model."""
+    """The model is rescaled in place and the base only read, so no number may be in both, nor twice in the
+    model."""
     cure = "build the base separately, or pass copy.deepcopy(base) as the base"
     if model is base or unwrap(model) is unwrap(base):
         return [f"model and base are one object, and the base is only read: {cure}"]
@@ -63,7 +64,8 @@ def _memory_faults(model: nn.Module, base: nn.Module) -> list[str]:
         name, other = shared[0]
         more = f" ({len(shared)} are, also {', '.join(n for n, _ in shared[1:4])})" if len(shared) > 1 else ""
         return [
-            f"{name} of the model and {other} of the base are one memory{more}, so rescaling it would change the base: {cure}"
+            f"{name} of the model and {other} of the base are one memory{more}, so rescaling it would "
+            f"change the base: {cure}"
         ]
     first: dict[tuple[int, ...], str] = {}
     for name, q in model.named_parameters():
@@ -71,13 +73,15 @@ def _memory_faults(model: nn.Module, base: nn.Module) -> list[str]:
         if place and first.setdefault(place, name) != name:
             return [
                 f"{first[place]} and {name} are two parameters on one memory, which would be rescaled twice: "
-                "tie them as one parameter (a.weight = b.weight, not a.weight.data = b.weight.data), or give each its own"
+                "tie them as one parameter (a.weight = b.weight, not a.weight.data = b.weight.data), or "
+                "give each its own"
             ]
     return []
 
 
 def _memory(q: nn.Parameter) -> int:
-    """Where a parameter's numbers are; 0 where it has none (meta) or where that is not to be told (a sharded one)."""
+    """Where a parameter's numbers are; 0 where it has none (meta) or where that is not to be told (a sharded
+    one)."""
     try:
         return 0 if q.is_meta or not q.numel() else q.untyped_storage().data_ptr()
     except (RuntimeError, NotImplementedError):
@@ -94,6 +98,7 @@ def _complex_faults(model: nn.Module, base: nn.Module) -> list[str]:
     if not names:
         return []
     return [
-        f"parameters must be real numbers, and {names[0]} is complex ({len(names)} are): store torch.view_as_real(w) and use "
-        "torch.view_as_complex of it in the forward; keep what is not trained in a buffer"
+        f"parameters must be real numbers, and {names[0]} is complex ({len(names)} are): store "
+        "torch.view_as_real(w) and use torch.view_as_complex of it in the forward; keep what is not "
+        "trained in a buffer"
     ]

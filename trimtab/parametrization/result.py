@@ -1,8 +1,9 @@
 """The parametrization of one model: numbers that act on it, and nothing else.
 
-A `Parametrization` holds the table of what was found; it rescales the model's parameters once, in place, and gives the
-parameter groups for an optimizer (`groups`), size-invariant clipping (`clipping`) and a check that nothing has erased the
-factors. The model keeps its code, its modules and its state dict keys. See docs/theory.md, equations (5), (7), (8) and (19).
+A `Parametrization` holds the table of what was found; it rescales the model's parameters once, in place, and
+gives the parameter groups for an optimizer (`groups`), size-invariant clipping (`clipping`) and a check that
+nothing has erased the factors. The model keeps its code, its modules and its state dict keys. See
+docs/theory.md, equations (5), (7), (8) and (19).
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from torch import Tensor, nn
 
 from trimtab.errors import InputError, LawError
 from trimtab.parametrization import groups as grouping
+from trimtab.parametrization.base_draws import Draw
 from trimtab.parametrization.clipping import clip
 from trimtab.parametrization.groups import Factors, NoDecay, Only
-from trimtab.parametrization.init_measurement import Draw, measure
+from trimtab.parametrization.init_measurement import measure
 from trimtab.parametrization.meta_buffers import confirm
 from trimtab.parametrization.optimizers import default, family
 from trimtab.parametrization.parameters import Branch, Row, row_from
@@ -33,8 +35,8 @@ from trimtab.structure.trace import adjustable
 
 FORMAT = 1
 COUPLED = (
-    "coupled L2 inside a normalised optimizer keeps either its time scale or its balance with the gradient over size, "
-    "not both; AdamW keeps lr x wd."
+    "coupled L2 inside a normalised optimizer keeps either its time scale or its balance with the gradient "
+    "over size, not both; AdamW keeps lr x wd."
 )
 
 
@@ -46,10 +48,11 @@ class Parametrization:
         depth: m_L: a float when all stacks grow alike, else {stack: m_L}.
         width: m_N, the width ratio that most parameters share.
         aliases: second names of tied parameters.
-        draws: what is needed to judge a fresh draw of the weights. None for a plan that was read from JSON: it resumes
-            training and cannot initialise (`apply` says so).
+        draws: what is needed to judge a fresh draw of the weights. None for a plan that was read from JSON:
+            it resumes training and cannot initialise (`apply` says so).
         buffers: one-element buffers that the meta device hid, as they were planned with.
-        model: where the parameters are; None for a plan that was read from JSON: pass `model=` to `groups` and the rest.
+        model: where the parameters are; None for a plan that was read from JSON: pass `model=` to `groups`
+            and the rest.
     """
 
     def __init__(
@@ -98,14 +101,14 @@ class Parametrization:
 
     __hash__ = None  # type: ignore[assignment]
 
-    # -- the model -------------------------------------------------------------------------------------------------
+    # -- the model -------------------------------------------------------------------------------------------
 
     def named_parameters(self, model: nn.Module | None = None) -> dict[str, nn.Parameter]:
         """This parametrization's parameters inside `model`, wrappers and prefixes looked through.
 
         Args:
-            model: the model itself, or a wrapped one (DDP, FSDP2, compile, an EMA copy). Default: the one that was
-                parametrized.
+            model: the model itself, or a wrapped one (DDP, FSDP2, compile, an EMA copy). Default: the one
+                that was parametrized.
         """
         if model is None:
             if not self._models:
@@ -127,7 +130,8 @@ class Parametrization:
         return self
 
     def on(self, model: nn.Module) -> Parametrization:
-        """The same numbers for another draw of the same model, rescaled by the laws found before, not measured again."""
+        """The same numbers for another draw of the same model, rescaled by the laws found before, not
+        measured again."""
         self._rescale(model)
         other = copy.copy(self)
         other.rows, other.notes, other._models = dict(self.rows), list(self.notes), [model]
@@ -143,7 +147,8 @@ class Parametrization:
                     p.copy_(scaled(wide, row.rescale, row.offset))
 
     def measure(self, model: nn.Module, *, strict: bool) -> None:
-        """Find the law a model's weights were drawn from, and from it each row's `rescale` (docs/theory.md, equation (19)).
+        """Find the law a model's weights were drawn from, and from it each row's `rescale` (docs/theory.md,
+        equation (19)).
 
         Args:
             strict: raise where the law is ambiguous; otherwise such rows keep `rescale` None.
@@ -169,22 +174,25 @@ class Parametrization:
         laws, problems = measure(params, self.rows, self._draws, self.scheme)
         if problems and strict:
             law = "the law the weights were drawn from must be known to reach the right start:"
-            cure = "Trained weights have no init law: resume with Parametrization.from_json, or pass apply=False."
+            cure = (
+                "Trained weights have no init law: resume with Parametrization.from_json, or pass "
+                "apply=False."
+            )
             raise LawError("\n".join([law, *(f"  - {p}" for p in problems[:8]), cure]))
         for name, (law, value) in laws.items():
             rescale = self.rows[name].init / value
             rescale = 1.0 if math.isclose(rescale, 1.0, rel_tol=1e-12) else rescale
             self.rows[name] = dataclasses.replace(self.rows[name], rescale=rescale, law=law)
 
-    # -- optimizers --------------------------------------------------------------------------------------------------
+    # -- optimizers ------------------------------------------------------------------------------------------
 
     def factors(self, cls: Any, **hyper: Any) -> Factors:
         """{name: {"lr", "weight_decay", "eps"}} to multiply the base's hyperparameters by.
 
         Args:
             cls: optimizer class.
-            hyper: flags that matter to the law, such as adjust_lr_fn or decoupled_weight_decay. An optimizer that is
-                not torch's own is tried at `lr` and the rest of them.
+            hyper: flags that matter to the law, such as adjust_lr_fn or decoupled_weight_decay. An optimizer
+                that is not torch's own is tried at `lr` and the rest of them.
         """
         return grouping.factor_table(self.rows, self.scheme, family(cls, hyper), hyper)
 
@@ -203,10 +211,11 @@ class Parametrization:
         Args:
             cls: optimizer class the groups are for.
             lr: base learning rate, independent of width and depth.
-            model: the wrapped model, where the parameters to train are no longer those that were parametrized.
+            model: the wrapped model, where the parameters to train are no longer those that were
+                parametrized.
             only: "matrices" (hidden, 2-D: what Muon takes), "rest", a name pattern or a function of a row.
-            no_decay: parameters with weight decay 0: a name pattern, a list of them or a function of a row, such as
-                `["*.bias", "*norm*"]` or `lambda row: len(row.shape) < 2`.
+            no_decay: parameters with weight decay 0: a name pattern, a list of them or a function of a row,
+                such as `["*.bias", "*norm*"]` or `lambda row: len(row.shape) < 2`.
             hyper: the optimizer's other hyperparameters, as for the base.
         """
         grouping.check_rate(lr)
@@ -232,15 +241,16 @@ class Parametrization:
         return made
 
     def _refuse_strangers(self, model: nn.Module | None, params: Mapping[str, nn.Parameter]) -> None:
-        """Parameters added after parametrize (a head, an adapter) have no factors, and would silently not be trained."""
+        """Parameters added after parametrize (a head, an adapter) have no factors, and would silently not be
+        trained."""
         known = {id(p) for p in params.values()}
         named = (self._models[0] if model is None else model).named_parameters()
         new = [name for name, p in named if p.requires_grad and id(p) not in known]
         if new:
             raise InputError(
-                f"every trainable parameter must have been parametrized: {len(new)} have no factors, the first is "
-                f"{new[0]}. Parametrize the model with them, freeze them, or choose with only= and train them in an "
-                "optimizer of their own."
+                f"every trainable parameter must have been parametrized: {len(new)} have no factors, the "
+                f"first is {new[0]}. Parametrize the model with them, freeze them, or choose with only= and "
+                "train them in an optimizer of their own."
             )
 
     def optimizer(
@@ -270,8 +280,8 @@ class Parametrization:
     def check(self, optimizer: Any) -> None:
         """Raise if a scheduler, a trainer or a reload has erased the factors.
 
-        Rates may have moved, but together: lr / factor must be one number over all groups. At lr = 0 (the first step
-        of a warmup) `initial_lr` is compared.
+        Rates may have moved, but together: lr / factor must be one number over all groups. At lr = 0 (the
+        first step of a warmup) `initial_lr` is compared.
 
         Raises:
             OptimizerError: with the first groups that disagree.
@@ -307,7 +317,7 @@ class Parametrization:
         weights = [1.0 if self.scheme.identity else math.sqrt(row.u / row.s) for row in rows]
         return clip(list(params.values()), weights, max_norm)
 
-    # -- save and compare ------------------------------------------------------------------------------------------------
+    # -- save and compare ------------------------------------------------------------------------------------
 
     def to_json(self) -> str:
         """Everything a resume needs, to be kept with a checkpoint."""

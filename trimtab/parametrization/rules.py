@@ -22,9 +22,8 @@ Relative to a base model, in stored (folded) form (docs/theory.md, equations (6)
     Adam & co.    lr u, eps s, decoupled decay 1/u, coupled L2 s/init
 
 At base size every number is 1. Shrinking is the inverse of growing: below 1, init(m_in, m_out) is
-1 / init(1/m_in, 1/m_out), so that there and back is 1. One dimension growing while the other shrinks has no rule.
-Nothing here imports torch, so the rules can be printed, compared and tested by
-the thousand.
+1 / init(1/m_in, 1/m_out), so that there and back is 1. One dimension growing while the other shrinks has no
+rule. Nothing here imports torch, so the rules can be printed, compared and tested by the thousand.
 """
 
 from __future__ import annotations
@@ -60,7 +59,8 @@ class Scheme:
     def __post_init__(self) -> None:
         if self.alpha is not None and not 0 <= self.alpha < math.inf:
             raise InputError(
-                f"the branch exponent alpha must be a number >= 0: got {self.alpha!r}. The paper uses 0.5, CompleteP 1; None leaves depth alone."
+                f"the branch exponent alpha must be a number >= 0: got {self.alpha!r}. The paper uses 0.5, "
+                "CompleteP 1; None leaves depth alone."
             )
         if self.width not in ("mup", "ntk", "sp"):
             raise InputError(f"width must be one of 'mup', 'ntk', 'sp': got {self.width!r}.")
@@ -92,7 +92,8 @@ def as_scheme(scheme: str | Scheme) -> Scheme:
         return scheme
     if scheme not in SCHEMES:
         raise InputError(
-            f"scheme must be one of {', '.join(map(repr, SCHEMES))} or a trimtab.Scheme(name, alpha, width): got {scheme!r}."
+            f"scheme must be one of {', '.join(map(repr, SCHEMES))} or a trimtab.Scheme(name, alpha, "
+            f"width): got {scheme!r}."
         )
     return SCHEMES[scheme]
 
@@ -129,7 +130,8 @@ def opposed(kind: str, m_in: float, m_out: float) -> bool:
 
 
 def matrix_init(m_in: float, m_out: float) -> float:
-    """Scale of a matrix's start: m_in^-1/2 min(1, m_out/m_in)^1/2 for a larger one, the inverse of its inverse else.
+    """Scale of a matrix's start: m_in^-1/2 min(1, m_out/m_in)^1/2 for a larger one, the inverse of its
+    inverse else.
 
     >>> matrix_init(4.0, 1.0), matrix_init(0.25, 1.0), matrix_init(1.0, 0.25)
     (0.25, 4.0, 1.0)
@@ -216,7 +218,7 @@ def richness_scales(readout: Literal["weight", "bias"] | None, gamma0: float) ->
     return Scales(u=gamma0, s=1 / gamma0)
 
 
-# -- optimizers ------------------------------------------------------------------------------------------------------
+# -- optimizers ----------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -249,9 +251,16 @@ FAMILIES: dict[str, Family] = {
 }
 
 REFUSED = {
-    "RAdam": "its first steps are not normalised and later ones are, so no single power of the scale folds. Use AdamW with warmup.",
-    "Adafactor": "its rate depends on the parameter's own size, so a folded parameter trains differently. Use AdamW.",
-    "LBFGS": "it mixes all parameters into one line search, which has no per-parameter rate. Use SGD or AdamW.",
+    "RAdam": (
+        "its first steps are not normalised and later ones are, so no single power of the scale folds. Use "
+        "AdamW with warmup."
+    ),
+    "Adafactor": (
+        "its rate depends on the parameter's own size, so a folded parameter trains differently. Use AdamW."
+    ),
+    "LBFGS": (
+        "it mixes all parameters into one line search, which has no per-parameter rate. Use SGD or AdamW."
+    ),
     "SparseAdam": "it keeps state only for rows that were seen, which does not fold. Use AdamW.",
     "Rprop": "its step sizes are bounded by absolute numbers that a group cannot scale. Use Lion or AdamW.",
     "SWATS": "it is Adam at first and SGD once a test on whole tensors says so. Use one of the two.",

@@ -1,21 +1,24 @@
-"""The table of a parametrization, generated from its rows: plain text, or a rich table where rich is installed.
+"""The table of a parametrization, generated from its rows: plain text, or a table of rich.
 
-Parameters of one kind with the same numbers share a line, with their block numbers taken out: `layers.#.fc.weight x 24`.
+Parameters of one kind with the same numbers share a line, with their block numbers taken out:
+`layers.#.fc.weight x 24`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trimtab.parametrization.pairing import template
+from trimtab.parametrization.names import template
 
 if TYPE_CHECKING:
     from trimtab.parametrization.result import Parametrization
 
 LEGEND = (
     "m_in, m_out, m_L: this model over the base, in fan-in, fan-out and number of residual branches",
-    "init: scale of the initial weights, u: of a wanted update, s: of the gradient, each over the base's, fold included",
-    "fold: a constant moved into the weights (attention, tied heads), rescale: what this model's drawn weights are multiplied by",
+    "init: scale of the initial weights, u: of a wanted update, s: of the gradient, each over the base's, "
+    "fold included",
+    "fold: a constant moved into the weights (attention, tied heads), rescale: what this model's drawn "
+    "weights are multiplied by",
     "learning rate x u for Adam and AdamW, x u/s for SGD; p.factors(cls) has every optimizer's",
 )
 COLUMNS = ("parameter", "role", "place", "m_in", "m_out", "m_L", "init", "u", "s", "fold", "rescale")
@@ -51,7 +54,10 @@ def summary(p: Parametrization) -> str:
     )
     alpha = "" if p.scheme.alpha is None else f" (alpha = {p.scheme.alpha:g})"
     n = len(p.branches)
-    return f"{p.scheme.name}{alpha}: width x {p.width:.4g}, depth x {depth}, {n} residual branch{'' if n == 1 else 'es'}, {len(p.rows)} parameters, gamma0 = {p.gamma0:g}"
+    return (
+        f"{p.scheme.name}{alpha}: width x {p.width:.4g}, depth x {depth}, {n} residual "
+        f"branch{'' if n == 1 else 'es'}, {len(p.rows)} parameters, gamma0 = {p.gamma0:g}"
+    )
 
 
 def rates(p: Parametrization) -> list[str]:

@@ -1,7 +1,7 @@
-"""Find a parametrization's parameters in a model that something has wrapped: DDP, FSDP2, torch.compile, an EMA copy.
+"""Find a parametrization's parameters in a wrapped model: DDP, FSDP2, torch.compile, an EMA copy.
 
-Wrappers add prefixes to names. All parameters must be found under *one* prefix: from the end, a head and an auxiliary head
-are called alike.
+Wrappers add prefixes to names. All parameters must be found under *one* prefix: from the end, a head and an
+auxiliary head are called alike.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ def _the_one(
     if len(different) > 1:
         inside = [prefix.rstrip(".") or "itself" for prefix in whole]
         raise InputError(
-            f"which of the copies in {kind} is meant is ambiguous: {', '.join(inside)}. Pass that one as model=."
+            f"which of the copies in {kind} is meant is ambiguous: {', '.join(inside)}. Pass that one as "
+            "model=."
         )
     return next(iter(different.values()))
 

@@ -1,7 +1,9 @@
-"""Within what two runs of one configuration have the same bits: the same torch, instruction sets, BLAS mode, threads and device.
+"""Within what two runs of one configuration have the same bits: the same torch, instruction sets, BLAS mode,
+threads and device.
 
-Across these they agree to rounding. A store keeps the class with every result and says when a resume crosses it. MKL's
-products depend on where in memory a matrix lies unless MKL_CBWR is set before its first call; `environment` does that.
+Across these they agree to rounding. A store keeps the class with every result and says when a resume crosses
+it. MKL's products depend on where in memory a matrix lies unless MKL_CBWR is set before its first call;
+`environment` does that.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ SETS = ("avx512f", "avx2", "avx", "sse4_1")  # what oneDNN and MKL tell apart
 
 
 def environment(threads: int) -> dict[str, str]:
-    """Environment of a process whose numbers must not depend on memory addresses; the user's own settings come first."""
+    """Environment of a process whose numbers must not depend on memory addresses; the user's own settings
+    come first."""
     wanted = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     return wanted | {"MKL_CBWR": os.environ.get("MKL_CBWR", "AUTO,STRICT")}
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from trimtab.errors import InputError
+from trimtab.files import replacing
 
 MAGIC = b"trimtab1"
 
@@ -23,21 +23,15 @@ def save(path: Path, state: dict[str, Any]) -> None:
     buffer = io.BytesIO()
     torch.save(state, buffer)
     content = buffer.getvalue()
-    draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
     try:
-        with draft.open("wb") as file:
-            file.write(MAGIC + hashlib.sha256(content).digest() + content)
-            file.flush()
-            os.fsync(file.fileno())
-        if path.exists():
-            os.replace(path, _before(path))
-        os.replace(draft, path)
-        _sync_folder(path.parent)
+        with replacing(path, keep=_before(path)) as draft:
+            draft.write_bytes(MAGIC + hashlib.sha256(content).digest() + content)
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise OSError(
             error.errno,
-            f"the checkpoint {path} could not be written: {error.strerror}. Free some space; what was finished is safe",
+            f"the checkpoint {path} could not be written: {error.strerror}. Free some space; what was "
+            "finished is "
+            "safe",
         ) from error
 
 
@@ -70,11 +64,3 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _before(path: Path) -> Path:
     return path.with_name(path.name + ".before")
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

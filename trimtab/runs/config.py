@@ -16,7 +16,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trimtab.data import catalogue as data_catalogue
-from trimtab.errors import InputError, faults
+from trimtab.data.catalogue import Shape
+from trimtab.errors import Fault, InputError, faults_in
 from trimtab.models import catalogue as model_catalogue
 from trimtab.parametrization.rules import as_scheme
 from trimtab.runs import catalogue
@@ -26,7 +27,9 @@ Count = Field(ge=1)
 
 OPTIMIZERS = ("sgd", "adam", "adamw", "muon")
 SCHEDULES = ("constant", "cosine", "linear", "step")
+DEVICES = ("cpu", "cuda", "mps")
 DECAYS = ("constant", "rate", "cosine")
+SIGNS = {"greater_than_equal": ">=", "greater_than": ">", "less_than_equal": "<=", "less_than": "<"}
 VERSION = 2  # of what a run's fields mean: another one where the same fields would give other numbers
 
 
@@ -62,14 +65,16 @@ class RunConfig(BaseModel):
     gamma0: float = Field(1.0, gt=0, allow_inf_nan=False)
     """Richness: how far features move, 1 as in the base."""
     overrides: dict[str, Any] = {}
-    """What `trimtab.parametrize` takes as overrides: {name pattern: a role, "branch", "skip", or a table of numbers}."""
+    """What `trimtab.parametrize` takes as overrides: {name pattern: a role, "branch", "skip", or a table of
+    numbers}."""
 
     data: str = "digits"
-    """A zoo name (digits, cifar10, images, text, teacher) or your own pkg.mod:data, called with (split, seed, step)."""
+    """A zoo name (digits, cifar10, images, text, teacher) or your own pkg.mod:data, called with (split, seed,
+    step)."""
     data_options: dict[str, Any] = {}
     loss: str | None = None
-    """cross-entropy, mse ((f - y)^2 / 2 summed over outputs) or your own pkg.mod:loss, called with (output, batch). None: the
-    function `loss` beside your own build if there is one, else cross-entropy."""
+    """cross-entropy, mse ((f - y)^2 / 2 summed over outputs) or your own pkg.mod:loss, called with (output,
+    batch). None: the function `loss` beside your own build if there is one, else cross-entropy."""
     batch_size: int = Field(64, ge=1)
 
     optimizer: Literal["sgd", "adam", "adamw", "muon"] = "sgd"
@@ -89,7 +94,8 @@ class RunConfig(BaseModel):
     warmup: int = Field(0, ge=0)
     """Steps over which the rate rises linearly from 0."""
     schedule: Literal["constant", "cosine", "linear", "step"] = "constant"
-    """Of the rate after warmup: cosine and linear end at `floor` x lr; step divides by 10 at 50 % and 75 %."""
+    """Of the rate after warmup: cosine and linear end at `floor` x lr; step divides by 10 at 50 % and 75
+    %."""
     floor: float = Field(0.0, ge=0, le=1)
     decay_schedule: Literal["constant", "rate", "cosine"] = "constant"
     """Of the weight decay: constant, in proportion to the rate's schedule, or a cosine to 0."""
@@ -98,40 +104,37 @@ class RunConfig(BaseModel):
     eval_every: int = Field(0, ge=0)
     """Steps between evaluations on the test split; 0: only at the end."""
     eval_examples: int | None = Field(None, ge=0)
-    """Test examples looked at per evaluation, at most; 0: none. None: as many as keep all evaluations together under a
-    tenth of the training's cost (`test_limit`); a user's data function: one batch."""
+    """Test examples looked at per evaluation, at most; 0: none. None: as many as keep all evaluations
+    together under a tenth of the training's cost (`test_limit`); a user's data function: one batch."""
     dtype: Literal["float32", "float64", "bfloat16"] = "float32"
     """bfloat16 is autocast over float32 weights."""
     device: str = "cpu"
     compile: bool = False
     fleet: int = Field(1, ge=1, le=4096)
-    """Slots of the fleet this run trains in, 1: it trains alone. The two differ in rounding, so this is part of a run's name; a
-    sweep fills it in."""
+    """Slots of the fleet this run trains in, 1: it trains alone. The two differ in rounding, so this is part
+    of a run's name; a sweep fills it in."""
     version: Literal[2] = VERSION
     """Of what these fields mean. A store's cells of another version are read, never mixed with new ones."""
     sources: dict[str, str] = {}
-    """SHA-256 of the files behind the user's own functions: another file is another run. Filled in when a sweep is read."""
+    """SHA-256 of the files behind the user's own functions: another file is another run. Filled in when a
+    sweep is read."""
 
     def __init__(self, **given: Any):
-        found: list[str] = []
-        if given.get("loss") is None and not (
-            catalogue.own(given.get("model")) and not str(given["model"]).startswith("hf:")
-        ):
-            given["loss"] = (
-                "cross-entropy"  # only beside a user's own build may another one stand: elsewhere the name says it all
-            )
+        own = catalogue.is_own(given.get("model")) and not str(given["model"]).startswith("hf:")
+        if given.get("loss") is None and not own:
+            # only beside a user's own build may another one stand: elsewhere the name says it all
+            given["loss"] = "cross-entropy"
+        found: list[Fault] = []
         try:
             super().__init__(**given)
         except ValidationError as error:
-            found += [say(problem) for problem in error.errors()]
-        bad = {fault.split(":")[0].split(".")[0] for fault in found}
+            found += [field_fault(problem) for problem in error.errors()]
+        bad = {fault.path.split(".")[0] for fault in found}
         found += _cross({key: given.get(key, default) for key, default in _defaults().items()}, bad)
         if found:
-            raise faults(
-                f"{len(found)} fault{'s' if len(found) > 1 else ''} in the run's configuration", found
-            )
+            raise faults_in("the run's configuration", found)
 
-    def changed(self, **numbers: Any) -> RunConfig:
+    def replace(self, **numbers: Any) -> RunConfig:
         """This configuration with some fields replaced, validated again."""
         return RunConfig(**{**self.model_dump(), **numbers})
 
@@ -140,7 +143,8 @@ class RunConfig(BaseModel):
         """Test examples of one evaluation, at most: `eval_examples`, or what its default stands for.
 
         A training step is three forwards (one forward, a backward of two), an evaluation one, so that
-        all evaluations together cost a tenth of the training at 3/10 steps x batch_size examples. At least a batch.
+        all evaluations together cost a tenth of the training at 3/10 steps x batch_size examples. At least a
+        batch.
 
         >>> RunConfig(width=32, depth=3, lr=0.1, steps=200, batch_size=64).test_limit
         3840
@@ -164,42 +168,29 @@ class RunConfig(BaseModel):
         return hashlib.sha256(self.as_json().encode()).hexdigest()[:16]
 
 
-def say(problem: Mapping[str, Any]) -> str:
+def field_fault(problem: Mapping[str, Any]) -> Fault:
     """One fault of pydantic's, in our words: the place, the law, the value.
 
-    >>> say({"type": "greater_than", "loc": ("lr",), "ctx": {"gt": 0}, "input": -1, "msg": ""})
-    'lr: must be > 0: got -1'
+    >>> print(field_fault({"type": "greater_than", "loc": ("lr",), "ctx": {"gt": 0}, "input": -1, "msg": ""}))
+    lr: must be > 0: got -1
     """
-    place = ".".join(str(part) for part in problem["loc"])
-    kind, context, value = problem["type"], problem.get("ctx") or {}, problem.get("input")
-    shown = repr(value)[:80]
+    places = [str(part) for part in problem["loc"]]
+    path, kind, context = ".".join(places), problem["type"], problem.get("ctx") or {}
+    value = problem.get("input")
+    got = repr(value)[:80]
     if kind == "missing":
-        return f"{place}: is required"
+        return Fault(path, "is required")
     if kind == "extra_forbidden":
-        return catalogue.unknown(
-            ".".join(map(str, problem["loc"][:-1])) or "configuration",
-            problem["loc"][-1],
-            list(RunConfig.model_fields),
-            own=False,
-        ).replace("name", "key", 1)
+        table = ".".join(places[:-1]) or "configuration"
+        return catalogue.unknown(table, problem["loc"][-1], RunConfig.model_fields, own=False, kind="key")
     if kind == "literal_error":
-        return catalogue.unknown(
-            place,
-            value,
-            [w.strip(" '\"") for w in str(context["expected"]).replace(" or ", ", ").split(",")],
-            own=False,
-        )
-    for word, sign in (
-        ("greater_than_equal", ">="),
-        ("greater_than", ">"),
-        ("less_than_equal", "<="),
-        ("less_than", "<"),
-    ):
-        if kind == word:
-            return f"{place}: must be {sign} {next(iter(context.values())):g}: got {shown}"
+        known = [word.strip(" '\"") for word in str(context["expected"]).replace(" or ", ", ").split(",")]
+        return catalogue.unknown(path, value, known, own=False)
+    if kind in SIGNS:
+        return Fault(path, f"must be {SIGNS[kind]} {next(iter(context.values())):g}", got)
     if kind == "finite_number":
-        return f"{place}: must be a finite number: got {shown}"
-    return f"{place}: {problem['msg'][0].lower()}{problem['msg'][1:]}: got {shown}"
+        return Fault(path, "must be a finite number", got)
+    return Fault(path, f"{problem['msg'][0].lower()}{problem['msg'][1:]}", got)
 
 
 def _defaults() -> dict[str, Any]:
@@ -213,78 +204,79 @@ def _whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
-def _cross(c: dict[str, Any], bad: set[str]) -> list[str]:
+def _cross(c: dict[str, Any], bad: set[str]) -> list[Fault]:
     """What the fields mean together; a field already found wrong is not judged again."""
-    found: list[str] = []
+    found: list[Fault] = []
     try:
         as_scheme(str(c["scheme"]))
     except InputError as error:
-        found.append(f"scheme: {error}")
-    named: dict[str, bool] = {}
-    for what, table in (("model", model_catalogue.MODELS), ("data", data_catalogue.DATA)):
-        name, options = c[what], c[f"{what}_options"]
-        named[what] = isinstance(name, str) and name in table
-        if isinstance(name, str) and not named[what] and not catalogue.own(name):
-            found.append(catalogue.unknown(what, name, table))
-        if named[what] and isinstance(options, Mapping):
-            wrong = catalogue.option_faults(what, table, name, options)
-            named[what] = not wrong
-            found += wrong
-    if isinstance(c["loss"], str) and c["loss"] not in catalogue.LOSSES and not catalogue.own(c["loss"]):
+        found.append(Fault("scheme", str(error)))
+    model = _zoo_name("model", model_catalogue.MODELS, c, found)
+    data = _zoo_name("data", data_catalogue.DATA, c, found)
+    if isinstance(c["loss"], str) and c["loss"] not in catalogue.LOSSES and not catalogue.is_own(c["loss"]):
         found.append(catalogue.unknown("loss", c["loss"], catalogue.LOSSES))
-    shape = (
-        data_catalogue.shape_of(c["data"], c["data_options"])
-        if named["data"] and isinstance(c["data_options"], Mapping)
-        else None
-    )
-    if (
-        named["model"]
-        and named["data"]
-        and data_catalogue.KIND[c["data"]] not in model_catalogue.TAKES[c["model"]]
-    ):
-        found.append(
-            f"data: {c['model']} takes {' or '.join(model_catalogue.TAKES[c['model']])} data: {c['data']} is {data_catalogue.KIND[c['data']]}"
-        )
+    options = c["data_options"]
+    shape = data_catalogue.shape_of(data, options) if data and isinstance(options, Mapping) else None
+    if model and data and data_catalogue.KIND[data] not in model_catalogue.TAKES[model]:
+        takes = " or ".join(model_catalogue.TAKES[model])
+        found.append(Fault("data", f"{model} takes {takes} data: {data} is {data_catalogue.KIND[data]}"))
         shape = None
-    if named["model"] and isinstance(c["model_options"], Mapping):
-        sizes = [(c["width"], c["depth"], "")]
-        if (
-            isinstance(c["base"], tuple | list)
-            and len(c["base"]) == 2
-            and tuple(c["base"]) != (c["width"], c["depth"])
-        ):
-            sizes.append((*c["base"], "base "))
-        for width, depth, what in sizes:
-            if _whole(width) and _whole(depth):
-                found += [
-                    f
-                    for f in model_catalogue.size_faults(
-                        c["model"], width, depth, c["model_options"], shape, what
-                    )
-                    if f not in found
-                ]
+    if model and isinstance(c["model_options"], Mapping):
+        found += [fault for fault in _size_faults(model, c, shape) if fault not in found]
     if "base" not in bad and c["base"] is not None and not all(_whole(v) for v in c["base"]):
-        found.append(f"base: must be (width, depth), each >= 1: got {c['base']!r}")
-    if (
-        shape is not None
-        and shape.train is not None
-        and _whole(c["batch_size"])
-        and c["batch_size"] > shape.train
-    ):
-        found.append(
-            f"batch_size: must be at most the training set's size, {shape.train}: got {c['batch_size']}"
-        )
+        found.append(Fault("base", "must be (width, depth), each >= 1", repr(c["base"])))
+    train = shape.train if shape is not None else None
+    if train is not None and _whole(c["batch_size"]) and c["batch_size"] > train:
+        found.append(batch_fault(train, c["batch_size"]))
+    return found + _training_faults(c, bad)
+
+
+def _zoo_name(
+    what: str, table: Mapping[str, Mapping[str, Any]], c: dict[str, Any], found: list[Fault]
+) -> str | None:
+    """The zoo's model or data set that is named, with options it takes; None for the user's own, or a wrong
+    one."""
+    name, options = c[what], c[f"{what}_options"]
+    known = isinstance(name, str) and name in table
+    if isinstance(name, str) and not known and not catalogue.is_own(name):
+        found.append(catalogue.unknown(what, name, table))
+    if not known:
+        return None
+    wrong = catalogue.option_faults(what, table, name, options) if isinstance(options, Mapping) else []
+    found += wrong
+    return None if wrong else name
+
+
+def _size_faults(model: str, c: dict[str, Any], shape: Shape | None) -> list[Fault]:
+    """What the zoo's model refuses of its own size and of the base's."""
+    sizes, base = [(c["width"], c["depth"], "")], c["base"]
+    if isinstance(base, tuple | list) and len(base) == 2 and tuple(base) != (c["width"], c["depth"]):
+        sizes.append((*base, "base "))
+    found: list[Fault] = []
+    for width, depth, what in sizes:
+        if _whole(width) and _whole(depth):
+            new = model_catalogue.size_faults(model, width, depth, c["model_options"], shape, what)
+            found += [fault for fault in new if fault not in found]
+    return found
+
+
+def batch_fault(train: int, batch_size: int) -> Fault:
+    """A batch that is larger than the training set, of `train` examples."""
+    return Fault("batch_size", f"must be at most the training set's size, {train}", str(batch_size))
+
+
+def _training_faults(c: dict[str, Any], bad: set[str]) -> list[Fault]:
+    found: list[Fault] = []
     if isinstance(c["nesterov"], bool) and c["nesterov"] and c["momentum"] == 0:
-        found.append("nesterov: needs momentum > 0: got 0")
+        found.append(Fault("nesterov", "needs momentum > 0", "0"))
     if "betas" not in bad and not all(isinstance(b, int | float) and 0 <= b < 1 for b in c["betas"]):
-        found.append(f"betas: must be two numbers in [0, 1): got {c['betas']!r}")
+        found.append(Fault("betas", "must be two numbers in [0, 1)", repr(c["betas"])))
     if _whole(c["steps"]) and _whole(c["warmup"]) and c["warmup"] >= c["steps"]:
-        found.append(f"warmup: must end before the run does: got {c['warmup']} of {c['steps']} steps")
+        found.append(Fault("warmup", "must end before the run does", f"{c['warmup']} of {c['steps']} steps"))
     if c["loss"] == "cross-entropy" and c["data"] == "teacher":
-        found.append("loss: the teacher gives numbers, not classes: pass loss = 'mse'")
-    device = str(c["device"])
-    if device.split(":")[0] not in ("cpu", "cuda", "mps"):
-        found.append(catalogue.unknown("device", device, ("cpu", "cuda", "mps"), own=False))
+        found.append(Fault("loss", "the teacher gives numbers, not classes: pass loss = 'mse'"))
+    if str(c["device"]).split(":")[0] not in DEVICES:
+        found.append(catalogue.unknown("device", str(c["device"]), DEVICES, own=False))
     return found
 
 

@@ -1,13 +1,18 @@
-"""Many runs at once that share model, size and data and differ only in numbers (rate, momentum, decay, richness, seed).
+"""Many runs at once that share model, size and data and differ only in numbers (rate, momentum, decay,
+richness, seed).
 
-Small networks spend their time in the interpreter, not in arithmetic. A fleet stacks the parameters of its members,
+Small networks spend their time in the interpreter, not in arithmetic. A fleet stacks the parameters of its
+members,
 
-    theta (rows, D),    losses = vmap(loss)(theta, batches),    d(sum of losses)/d theta,    one optimizer step for all,
+    theta (rows, D),    losses = vmap(loss)(theta, batches),    d(sum of losses)/d theta,    one optimizer
+    step for all,
 
-with the vmapped forward recorded once as a plain graph of tensor operations. The number of rows is the same from the first
-step to the last and on every resume: short fleets are padded, members that diverge stay where they are with a rate of 0. So
-every kernel sees the same shapes in any company, row m of every operation reads row m alone, and a member's numbers are
-bitwise the same whoever else is there. Before the first step this is tried: equal rows must give equal bits.
+with the vmapped forward recorded once as a plain graph of tensor operations. The number of rows is the same
+from the first
+step to the last and on every resume: short fleets are padded, members that diverge stay where they are with a
+rate of 0. So every kernel sees the same shapes in any company, row m of every operation reads row m alone,
+and a member's numbers are bitwise the same whoever else is there. Before the first step this is tried: equal
+rows must give equal bits.
 """
 
 from __future__ import annotations
@@ -28,11 +33,12 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from trimtab.errors import InputError
 from trimtab.runs import checkpoints
 from trimtab.runs.config import RunConfig, decay, rate
-from trimtab.runs.results import RunResult, conclude, diverged
-from trimtab.runs.setup import SHARED, Setup, opened, setup
-from trimtab.runs.training import Interrupted, evaluated
+from trimtab.runs.results import RunResult, conclude, has_diverged
+from trimtab.runs.tasks import SHARED, Task, open_task, prepare
+from trimtab.runs.training import Interrupted, evaluate_model
 
-ROWS = 16  # rows come in multiples: vectorised loops then have no remainder, which scalar code would round differently
+# rows come in multiples: vectorised loops then have no remainder, which scalar code would round differently
+ROWS = 16
 SLOTS = 16  # members of a fleet where nothing else is said
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 MOMENTS = {"sgd": 1, "adam": 2, "adamw": 2}
@@ -60,26 +66,27 @@ def run(
         checkpoint: file to resume from and to write to.
         every: seconds between checkpoints.
         progress: called after each step with (step, losses of the members still training).
-        stop: asked before each step and between the members of an evaluation; when it says yes the fleet is checkpointed and
-            `train.Interrupted` is raised.
+        stop: asked before each step and between the members of an evaluation; when it says yes the fleet is
+            checkpointed and `train.Interrupted` is raised.
 
     >>> base = RunConfig(width=32, depth=3, lr=0.1, steps=20)
-    >>> [r.state for r in run([base.changed(lr=lr) for lr in (0.05, 0.1, 1e4)])]
+    >>> [r.state for r in run([base.replace(lr=lr) for lr in (0.05, 0.1, 1e4)])]
     ['done', 'done', 'diverged']
     """
     return Fleet(configs, checkpoint).go(every, progress, stop)
 
 
 class Fleet:
-    """Runs under way together. Row r of the stacked tensors is member `rows[r]`; rows beyond the members repeat the first."""
+    """Runs under way together. Row r of the stacked tensors is member `rows[r]`; rows beyond the members
+    repeat the first."""
 
     def __init__(self, configs: Sequence[RunConfig], checkpoint: Path | str | None = None):
         self.configs = list(configs)
         _alike(self.configs)
-        self.setups: list[Setup] = [setup(c) for c in self.configs]
-        self.setup = self.setups[0]
+        self.tasks: list[Task] = [prepare(c) for c in self.configs]
+        self.task = self.tasks[0]
         self.path = None if checkpoint is None else Path(checkpoint)
-        begun = [s.begin(c.seed) for s, c in zip(self.setups, self.configs, strict=True)]
+        begun = [s.begin(c.seed) for s, c in zip(self.tasks, self.configs, strict=True)]
         models, self.plans = [model.train() for model, _ in begun], [plan for _, plan in begun]
         self.skeleton = copy.deepcopy(models[0]).to(
             "meta"
@@ -159,7 +166,8 @@ class Fleet:
         numbers = torch.tensor(values, dtype=self.theta.dtype, device=self.theta.device)
         return numbers.repeat_interleave(torch.tensor(self.sizes, device=self.theta.device))
 
-    # -- training -----------------------------------------------------------------------------------------------------------
+    # -- training
+    # --------------------------------------------------------------------------------------------------------
 
     def go(
         self,
@@ -169,10 +177,10 @@ class Fleet:
     ) -> list[RunResult]:
         steps = self.configs[0].steps
         self._begun = saved = time.perf_counter()
-        self._asked = stop or (lambda: False)
+        self._should_stop = stop or (lambda: False)
         self._evaluate(self.step_done)  # what a stop cut short
         for step in range(self.step_done, steps):
-            if self._asked():
+            if self._should_stop():
                 self._leave()
             losses = self.step(step)
             self.step_done = step + 1
@@ -187,7 +195,7 @@ class Fleet:
         share = self._elapsed() / len(self.configs)
         every_one = zip(self.losses, self.tests, strict=True)
         return [
-            conclude(lost, tests, steps=steps, seconds=share, flops_per_step=self.setup.flops)
+            conclude(lost, tests, steps=steps, seconds=share, flops_per_step=self.task.flops)
             for lost, tests in every_one
         ]
 
@@ -200,7 +208,7 @@ class Fleet:
 
     def _lost(self, member: int) -> bool:
         losses = self.losses[member]
-        return bool(losses) and diverged(losses[-1], losses[0])
+        return bool(losses) and has_diverged(losses[-1], losses[0])
 
     @property
     def alive(self) -> list[int]:
@@ -265,7 +273,7 @@ class Fleet:
         for member in self.rows:
             seed = self.configs[member].seed
             if seed not in made:
-                made[seed] = self.setup.cast(self.setup.batch(seed, step))
+                made[seed] = self.task.cast(self.task.batch(seed, step))
         batches = [made[self.configs[m].seed] for m in self.rows]
         return torch.stack([b[0] for b in batches]), torch.stack([b[1] for b in batches])
 
@@ -277,7 +285,7 @@ class Fleet:
             given = {**dict(zip(self.names, parts, strict=True)), **dict(zip(held, fixed, strict=True))}
             tied = {twin: given[name] for twin, name in self.twins.items()}
             output = functional_call(self.skeleton, given | tied, (x,))
-            return self.setup.loss(output, (x, y))
+            return self.task.loss(output, (x, y))
 
         parts = self._parts(
             _first(self.theta)
@@ -295,12 +303,14 @@ class Fleet:
         gradients = torch.autograd.grad(losses.sum(), parts)
         if not all(_equal_rows(t.detach()) for t in (losses, *gradients, *fixed)):
             raise InputError(
-                f"equal rows of a fleet must give equal bits: with {len(self.rows)} rows of {self.configs[0].model} (width "
-                f"{self.configs[0].width}, depth {self.configs[0].depth}) they do not on this machine's kernels. Pass fleet = 1."
+                f"equal rows of a fleet must give equal bits: with {len(self.rows)} rows of "
+                f"{self.configs[0].model} (width "
+                f"{self.configs[0].width}, depth {self.configs[0].depth}) they do not on this machine's "
+                "kernels. Pass fleet = 1."
             )
         return graph
 
-    # -- results ------------------------------------------------------------------------------------------------------------
+    # -- results ---------------------------------------------------------------------------------------------
 
     def _evaluate(self, step: int) -> None:
         """Evaluate the members that have not been at this step, if it is time to."""
@@ -311,7 +321,7 @@ class Fleet:
             return
         for member in self.alive:
             if not self.tests[member] or self.tests[member][-1][0] != step:
-                found = evaluated(self.setup, self.model(member), self._asked)
+                found = evaluate_model(self.task, self.model(member), self._should_stop)
                 if found is None:
                     self._leave()
                 self.tests[member].append((step, *found))
@@ -405,7 +415,8 @@ def _alike(configs: list[RunConfig]) -> None:
         different = [key for key, value in c.model_dump(include=TOGETHER).items() if value != first[key]]
         if different:
             raise InputError(
-                f"the members of a fleet differ in numbers only (lr, momentum, decay, clip, gamma0, seed): {', '.join(different)} differ."
+                "the members of a fleet differ in numbers only (lr, momentum, decay, clip, gamma0, seed): "
+                f"{', '.join(different)} differ."
             )
     reason = hindrance(configs[0])
     if reason:
@@ -420,7 +431,7 @@ def hindrance(config: RunConfig) -> str:
         return "it trains in float32 or float64, not in bfloat16"
     if config.compile:
         return "it records its own graph and does not compile"
-    made = opened(config)
+    made = open_task(config)
     batch = made.batch(0, 0)
     if isinstance(batch, dict) or not all(isinstance(part, Tensor) for part in batch):
         return "it needs batches of one input tensor and one target tensor"

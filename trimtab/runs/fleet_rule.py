@@ -1,10 +1,12 @@
 """Fleet or alone: a rule of the file and the sizes, never a stopwatch, because the two differ in rounding.
 
-    slots = 16   where a model has at most 2^17 parameters and a training step at most 2^30 floating point operations
-    slots = 1    elsewhere, and where a fleet cannot train the run at all
+    slots = 16   where a model has at most 2^17 parameters and a training step at most 2^30 floating point
+    operations slots = 1    elsewhere, and where a fleet cannot train the run at all
 
-Below these bounds 16 steps of one run were measured to cost 1.3 to 4.5 times a step of a fleet of 16; from twice them on, less than
-one (`benchmarks/fleet.py --rule`, LOG.md; between the two it depends on the model). A user's own model, data or loss is rehearsed first: two steps as a fleet must give the losses of the single runs.
+Below these bounds 16 steps of one run were measured to cost 1.3 to 4.5 times a step of a fleet of 16; from
+twice them on, less than one (`benchmarks/fleet.py --rule`, LOG.md; between the two it depends on the model).
+A user's own model, data or loss is rehearsed first: two steps as a fleet must give the losses of the single
+runs.
 """
 
 from __future__ import annotations
@@ -15,12 +17,14 @@ from typing import Literal
 
 from trimtab.runs import catalogue, fleet
 from trimtab.runs.config import RunConfig
-from trimtab.runs.setup import opened
+from trimtab.runs.tasks import open_task
 from trimtab.runs.training import Run
 
 PARAMETERS = 2**17
 FLOPS = 2.0**30
-AGREE = 1e-3  # relative difference of two steps' losses: rounding is 1e-6, a model that does not stack is off by more than a tenth
+# relative difference of two steps' losses: rounding is 1e-6, a model that does not stack is off by more than
+# a tenth
+AGREE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -32,12 +36,15 @@ class Choice:
 
 
 def choose(config: RunConfig, wanted: int | Literal["auto"] = "auto") -> Choice:
-    """The slots of the fleet that runs like this one train in: a function of model, size, data and `wanted` alone.
+    """The slots of the fleet that runs like this one train in: a function of model, size, data and `wanted`
+    alone.
 
     >>> small = RunConfig(width=32, depth=3, lr=0.1)
-    >>> choose(small).slots, choose(small.changed(width=1024)).slots, choose(small, 8).slots, choose(small, 1).slots
-    (16, 1, 8, 1)
-    >>> choose(small.changed(optimizer="muon"))
+    >>> choose(small).slots, choose(small.replace(width=1024)).slots
+    (16, 1)
+    >>> choose(small, 8).slots, choose(small, 1).slots
+    (8, 1)
+    >>> choose(small.replace(optimizer="muon"))
     Choice(slots=1, reason='it steps sgd, adam, adamw only, not muon')
     """
     if wanted == 1:
@@ -48,8 +55,8 @@ def choose(config: RunConfig, wanted: int | Literal["auto"] = "auto") -> Choice:
     if wanted == "auto" and _large(config):
         return Choice(1)
     slots = fleet.SLOTS if wanted == "auto" else wanted
-    if any(name is not None and catalogue.own(name) for name in (config.model, config.data, config.loss)):
-        reason = rehearsal(config.changed(fleet=slots))
+    if any(name is not None and catalogue.is_own(name) for name in (config.model, config.data, config.loss)):
+        reason = rehearsal(config.replace(fleet=slots))
         if reason:
             return Choice(1, reason)
     return Choice(slots)
@@ -57,10 +64,10 @@ def choose(config: RunConfig, wanted: int | Literal["auto"] = "auto") -> Choice:
 
 def rehearsal(config: RunConfig) -> str:
     """Why a fleet of this user's model does not give the single runs' numbers; "" where it does."""
-    config = config.changed(steps=max(config.steps, 2), warmup=0, eval_examples=0)
+    config = config.replace(steps=max(config.steps, 2), warmup=0, eval_examples=0)
     pair = [
         config,
-        config.changed(seed=config.seed + 1),
+        config.replace(seed=config.seed + 1),
     ]  # another draw: what is kept outside parameters and buffers is not stacked
     singles = [Run(c) for c in pair]
     alone = [[single.step(step) for step in (0, 1)] for single in singles]
@@ -71,7 +78,10 @@ def rehearsal(config: RunConfig) -> str:
     except (
         Exception
     ) as error:  # whatever vmap or the user's code says: one by one always works, and the reason is passed on
-        return f"as a fleet it raises {type(error).__name__}: {str(error).strip().splitlines()[0][:200] if str(error).strip() else ''}"
+        return (
+            f"as a fleet it raises {type(error).__name__}: "
+            f"{str(error).strip().splitlines()[0][:200] if str(error).strip() else ''}"
+        )
     for one, other in zip(alone, together.losses, strict=True):
         for a, b in zip(one, other, strict=False):
             if not math.isclose(a, b, rel_tol=AGREE) and not (math.isnan(a) and math.isnan(b)):
@@ -80,5 +90,5 @@ def rehearsal(config: RunConfig) -> str:
 
 
 def _large(config: RunConfig) -> bool:
-    made = opened(config)
+    made = open_task(config)
     return sum(p.numel() for p in made.sample.parameters()) > PARAMETERS or made.flops > FLOPS

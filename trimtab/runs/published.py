@@ -1,9 +1,12 @@
-"""Published architectures by name, at any width and depth: `trimtab explain --hf llama`. Offline, from the configuration.
+"""Published architectures by name, at any width and depth: `trimtab explain --hf llama`. Offline, from the
+configuration.
 
-On one of the zoo's data sets their vocabulary, classes, channels and image size follow the data (`fitted`).
+On one of the zoo's data sets their vocabulary, classes, channels and image size follow the data
+(`fit_fields`).
 
-Width is the hidden size, depth the number of layers; the feed-forward keeps its ratio to the width, heads keep their
-dimension where it divides the width (else their number), key-value heads their ratio. Needs the [hf] extra.
+Width is the hidden size, depth the number of layers; the feed-forward keeps its ratio to the width, heads
+keep their dimension where it divides the width (else their number), key-value heads their ratio. Needs the
+[hf] extra.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ import torch
 from torch import nn
 
 from trimtab.data.catalogue import Shape
-from trimtab.errors import InputError
+from trimtab.errors import Fault, InputError
+from trimtab.models.catalogue import FOLLOW
 
 CAUSAL, IMAGES = "AutoModelForCausalLM", "AutoModelForImageClassification"
 SPECIAL = (
@@ -25,9 +29,10 @@ SPECIAL = (
 )  # characters have none: a padding row would never be trained
 
 
-def published(name: str) -> tuple[Callable[..., nn.Module], Callable[[], Any]]:
-    """(build(width, depth, **fields of the configuration), example()) of a model type of `transformers`, such as "gpt2", "llama" or "vit"."""
-    kind, default = _known(name)
+def load_published(name: str) -> tuple[Callable[..., nn.Module], Callable[[], Any]]:
+    """(build(width, depth, **fields of the configuration), example()) of a model type of `transformers`, such
+    as "gpt2", "llama" or "vit"."""
+    kind, default = _look_up(name)
     import transformers
 
     def build(width: int, depth: int, **fields: Any) -> nn.Module:
@@ -51,20 +56,20 @@ def published(name: str) -> tuple[Callable[..., nn.Module], Callable[[], Any]]:
     return build, example
 
 
-def fitted(name: str, shape: Shape, options: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def fit_fields(name: str, shape: Shape, options: Mapping[str, Any]) -> tuple[dict[str, Any], list[Fault]]:
     """(the fields of a published model's configuration on some data, what is wrong with them).
 
-    Vocabulary, classes, channels and image size follow the data. Options that are given win, where they can work.
+    Vocabulary, classes, channels and image size follow the data. Options that are given win, where they can
+    work.
     """
-    kind, default = _known(name)
+    kind, default = _look_up(name)
     given = _canonical(default, options)
     takes = "image" if kind == IMAGES else "text"
     if shape.kind != takes:
-        return {}, [f"data: hf:{name} takes {takes} data: got {shape.kind} data"]
+        return {}, [Fault("data", f"hf:{name} takes {takes} data", f"{shape.kind} data")]
     if takes == "text" and kind != CAUSAL:
-        return {}, [
-            f"data: text asks for the next character, and hf:{name} is no causal language model: write data(split, seed, step) for it and pass file.py:data"
-        ]
+        law = f"text asks for the next character, and hf:{name} is no causal language model: write "
+        return {}, [Fault("data", law + "data(split, seed, step) for it and pass file.py:data")]
     if takes == "text":
         wanted: dict[str, Any] = {"vocab_size": shape.classes}
         positions = getattr(default, "max_position_embeddings", None)
@@ -81,29 +86,28 @@ def fitted(name: str, shape: Shape, options: Mapping[str, Any]) -> tuple[dict[st
     return wanted | given, _misfits(wanted, given, default)
 
 
-def _misfits(wanted: Mapping[str, Any], given: Mapping[str, Any], default: Any) -> list[str]:
+def _misfits(wanted: Mapping[str, Any], given: Mapping[str, Any], default: Any) -> list[Fault]:
     """What was given and cannot work with the data."""
     found = []
     for key in ("vocab_size", "num_labels", "max_position_embeddings", "image_size", "num_channels"):
         if key not in wanted or key not in given:
             continue
-        value, least = (
-            given[key],
-            key not in ("image_size", "num_channels"),
-        )  # more classes than the data has do no harm
+        # more classes than the data has do no harm
+        value, least = given[key], key not in ("image_size", "num_channels")
         if _side(value) != wanted[key] and not (least and isinstance(value, int) and value > wanted[key]):
-            found.append(
-                f"model_options.{key}: the data has {wanted[key]}: got {value}; leave it out and it follows the data"
-            )
+            law = f"the data has {wanted[key]}"
+            found.append(Fault(f"model_options.{key}", law, str(value), FOLLOW))
     patch = _side(given.get("patch_size", getattr(default, "patch_size", None)))
     if isinstance(patch, int) and "image_size" in wanted and wanted["image_size"] % patch:
-        found.append(
-            f"model_options.patch_size: the image side must be a multiple of the patch: got {wanted['image_size']} px, patch {patch}"
+        law, got = (
+            "the image side must be a multiple of the patch",
+            f"{wanted['image_size']} px, patch {patch}",
         )
+        found.append(Fault("model_options.patch_size", law, got))
     return found
 
 
-def _known(name: str) -> tuple[str, Any]:
+def _look_up(name: str) -> tuple[str, Any]:
     """(the class that builds it, its default configuration) of a model type."""
     try:
         import transformers
@@ -120,14 +124,16 @@ def _known(name: str) -> tuple[str, Any]:
     if kind is None:
         near = sorted({n for _, names in kinds for n in names if n[:3] == name[:3]})
         raise InputError(
-            f"--hf takes a model type of transformers with a language-model or image-classification head: got {name!r}{', near it are ' + ', '.join(near[:8]) if near else ''}."
+            "--hf takes a model type of transformers with a language-model or image-classification head: "
+            f"got {name!r}{', near it are ' + ', '.join(near[:8]) if near else ''}."
         )
     default = transformers.AutoConfig.for_model(name)
     if not isinstance(getattr(default, "hidden_size", None), int) or not isinstance(
         getattr(default, "num_hidden_layers", None), int
     ):
         raise InputError(
-            f"{name} has stages, not one width and one depth: write build(width, depth) for it and pass file.py:build."
+            f"{name} has stages, not one width and one depth: write build(width, depth) for it and pass "
+            "file.py:build."
         )
     return kind, default
 
@@ -144,7 +150,8 @@ def _side(size: Any) -> Any:
 
 
 def _sizes(config: Any, width: int, depth: int, fields: dict[str, Any]) -> dict[str, int]:
-    """The configuration's size fields for a width and a depth, under their common names, but for those given."""
+    """The configuration's size fields for a width and a depth, under their common names, but for those
+    given."""
     sizes: dict[str, int] = {"hidden_size": width, "num_hidden_layers": depth}
     hidden, heads = config.hidden_size, getattr(config, "num_attention_heads", None)
     for inner in ("intermediate_size", "d_ff", "n_inner"):

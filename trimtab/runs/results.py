@@ -1,6 +1,7 @@
 """The result of one run, and how it is read off the loss curve. No torch.
 
-diverged   the loss is not finite, or 10,000 times what it was: the run ends there, with the step and the last finite loss
+diverged   the loss is not finite, or 10,000 times what it was: the run ends there, with the step and the last
+finite loss
 collapsed  it ended at or above its initial loss: trained nothing, never counted as stable
 train_loss the mean over the last tenth of the steps (the last value of the smoothed curve)
 """
@@ -25,7 +26,8 @@ Tested = tuple[Any, ...]  # (step, test loss, accuracy or None, test examples lo
 class RunResult:
     """What a run gave. Losses are in the loss's own unit, `seconds` wall time, `flops` of training.
 
-    `test_examples` is how many test examples `test_loss` and `accuracy` are of; None where nothing was evaluated.
+    `test_examples` is how many test examples `test_loss` and `accuracy` are of; None where nothing was
+    evaluated.
 
     `curves` has "step", "loss", "smoothed", and "test_step", "test_loss", "accuracy" where it was evaluated.
     """
@@ -49,10 +51,10 @@ class RunResult:
         return {key: value for key, value in asdict(self).items() if key != "curves"}
 
 
-def diverged(loss: float, initial: float) -> bool:
+def has_diverged(loss: float, initial: float) -> bool:
     """Whether a loss says that the run is lost.
 
-    >>> diverged(float("nan"), 2.3), diverged(40.0, 2.3), diverged(5e4, 2.3)
+    >>> has_diverged(float("nan"), 2.3), has_diverged(40.0, 2.3), has_diverged(5e4, 2.3)
     (True, False, True)
     """
     return not math.isfinite(loss) or loss > BLOWN * (1.0 + abs(initial))
@@ -63,10 +65,10 @@ def window(steps: int) -> int:
     return max(1, steps // 10)
 
 
-def smoothed(losses: np.ndarray, steps: int) -> np.ndarray:
+def smooth(losses: np.ndarray, steps: int) -> np.ndarray:
     """The trailing mean of a loss curve.
 
-    >>> smoothed(np.array([4.0, 2.0, 3.0]), 20).tolist()
+    >>> smooth(np.array([4.0, 2.0, 3.0]), 20).tolist()
     [4.0, 3.0, 2.5]
     """
     total = np.concatenate([[0.0], np.cumsum(losses)])
@@ -84,15 +86,15 @@ def conclude(
         tests: (step, loss, accuracy, examples) of each evaluation.
     """
     curve = np.asarray(losses, dtype=np.float64)
-    lost = bool(len(curve)) and diverged(float(curve[-1]), float(curve[0]))
+    lost = bool(len(curve)) and has_diverged(float(curve[-1]), float(curve[0]))
     stopped = len(curve) - 1 if lost else None
     if not lost and tests and tests[-1][0] == steps and not math.isfinite(tests[-1][1]):
         lost, stopped = True, steps  # the very last update blew up: only the evaluation sees it
     finite = curve[np.isfinite(curve)]
     with np.errstate(invalid="ignore", over="ignore"):
-        smooth = smoothed(curve, steps)
-    train_loss = None if lost else float(smooth[-1])
-    curves = {"step": np.arange(len(curve)), "loss": curve, "smoothed": smooth}
+        mean = smooth(curve, steps)
+    train_loss = None if lost else float(mean[-1])
+    curves = {"step": np.arange(len(curve)), "loss": curve, "smoothed": mean}
     if tests:
         curves |= {
             "test_step": np.array([t[0] for t in tests]),

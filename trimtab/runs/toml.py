@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.errors import InputError
-from trimtab.files import look_in
 
 LARGEST = 10_000_000  # bytes
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """The tables of a TOML file. Its folder is where `file.py:function` is looked for first from now on.
+    """The tables of a TOML file. Whoever uses them looks for `file.py:function` in its folder
+    (`files.looking_in`).
 
     Raises:
         InputError: the path, and where in the file the fault is.
@@ -32,8 +32,6 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     except (UnicodeDecodeError, ValueError) as error:
         raise InputError(f"{place} must be a TOML file in UTF-8: {error}.") from error
     try:
-        found = tomllib.loads(content)
+        return tomllib.loads(content)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{place} is not TOML: {error}.") from error
-    look_in(place.resolve().parent)
-    return found

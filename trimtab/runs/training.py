@@ -1,9 +1,10 @@
 """One run: RunConfig -> RunResult.
 
-    for step in range(steps):   theta <- optimizer(theta, grad loss(model(batch(seed, step))), lr * rate(step))
+    for step in range(steps):   theta <- optimizer(theta, grad loss(model(batch(seed, step))), lr *
+    rate(step))
 
-Deterministic: the start is a function of (config, seed), each batch and each dropout mask of (seed, step). A run resumed
-from a checkpoint is bitwise the uninterrupted one.
+Deterministic: the start is a function of (config, seed), each batch and each dropout mask of (seed, step). A
+run resumed from a checkpoint is bitwise the uninterrupted one.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from torch import nn
 from trimtab.errors import TrimtabError
 from trimtab.runs import checkpoints
 from trimtab.runs.config import RunConfig, decay, rate
-from trimtab.runs.results import RunResult, Tested, conclude, diverged
-from trimtab.runs.setup import Setup, correct, length, setup
+from trimtab.runs.losses import count_correct, length
+from trimtab.runs.results import RunResult, Tested, conclude, has_diverged
+from trimtab.runs.tasks import Task, prepare
 
 __all__ = ["Interrupted", "RunConfig", "RunResult", "run"]
 
@@ -57,9 +59,9 @@ class Run:
 
     def __init__(self, config: RunConfig, checkpoint: Path | str | None = None):
         self.config = config
-        self.setup: Setup = setup(config)
+        self.task: Task = prepare(config)
         self.path = None if checkpoint is None else Path(checkpoint)
-        self.model, self.plan = self.setup.begin(config.seed)
+        self.model, self.plan = self.task.begin(config.seed)
         self.model.train()
         self.optimizers = _optimizers(config, self.plan)
         self.rates = [
@@ -76,7 +78,8 @@ class Run:
                 self._restore(state)
             elif state is not None:
                 self.said.append(
-                    f"the checkpoint {self.path} is of another configuration: this run begins anew and will replace it."
+                    f"the checkpoint {self.path} is of another configuration: this run begins anew and will "
+                    "replace it."
                 )
         self.callable: Any = torch.compile(self.model) if config.compile else self.model
 
@@ -87,15 +90,15 @@ class Run:
         stop: Callable[[], bool] | None,
     ) -> RunResult:
         config, saved = self.config, time.perf_counter()
-        self._begun, self._asked = saved, stop or (lambda: False)
+        self._begun, self._should_stop = saved, stop or (lambda: False)
         with torch.random.fork_rng(devices=[]):
             self._evaluate(len(self.losses))  # what a stop cut short
             for step in range(len(self.losses), config.steps):
-                if self._asked():
+                if self._should_stop():
                     self._leave()
                 loss = self.step(step)
                 self.losses.append(loss)
-                if diverged(loss, self.losses[0]):
+                if has_diverged(loss, self.losses[0]):
                     break
                 if progress is not None:
                     progress(step, loss, config.lr * rate(step, config))
@@ -110,7 +113,7 @@ class Run:
             self.tests,
             steps=config.steps,
             seconds=self._elapsed(),
-            flops_per_step=self.setup.flops,
+            flops_per_step=self.task.flops,
         )
 
     def _elapsed(self) -> float:
@@ -126,9 +129,9 @@ class Run:
         due = step == c.steps or (c.eval_every and step and step % c.eval_every == 0)
         if c.eval_examples == 0 or not due or (self.tests and self.tests[-1][0] == step):
             return
-        if self.losses and diverged(self.losses[-1], self.losses[0]):
+        if self.losses and has_diverged(self.losses[-1], self.losses[0]):
             return
-        found = evaluated(self.setup, self.model, self._asked)
+        found = evaluate_model(self.task, self.model, self._should_stop)
         if found is None:
             self._leave()
         self.tests.append((step, *found))
@@ -136,7 +139,7 @@ class Run:
     def step(self, step: int) -> float:
         """One update; the loss is that before it. A loss that is not finite makes no update."""
         config = self.config
-        if self.setup.random:
+        if self.task.random:
             torch.manual_seed((config.seed * 1_000_003 + step) % 2**63)
         if config.schedule != "constant" or config.warmup or config.decay_schedule != "constant":
             r, d = rate(step, config), decay(step, config)
@@ -145,9 +148,9 @@ class Run:
                     group["lr"] = lr * r
                     if weight_decay:
                         group["weight_decay"] = weight_decay * d
-        loss, _ = self.setup.evaluate(self.callable, self.setup.cast(self.setup.batch(config.seed, step)))
+        loss, _ = self.task.evaluate(self.callable, self.task.cast(self.task.batch(config.seed, step)))
         value = loss.item()
-        if diverged(value, self.losses[0] if self.losses else value):
+        if has_diverged(value, self.losses[0] if self.losses else value):
             return value
         loss.backward()
         if config.clip is not None:
@@ -183,10 +186,11 @@ class Run:
         self.tests = [(int(step), *rest) for step, *rest in state["tests"]]
 
 
-def evaluated(
-    made: Setup, model: nn.Module, asked: Callable[[], bool] = lambda: False
+def evaluate_model(
+    made: Task, model: nn.Module, asked: Callable[[], bool] = lambda: False
 ) -> tuple[Any, ...] | None:
-    """(loss, accuracy, examples looked at) over the test batches; None when `asked` said stop between two of them."""
+    """(loss, accuracy, examples looked at) over the test batches; None when `asked` said stop between two of
+    them."""
     model.eval()
     total, seen, right, judged = 0.0, 0, 0, 0
     with torch.no_grad():
@@ -197,9 +201,9 @@ def evaluated(
             loss, output = made.evaluate(model, batch)
             n = length(batch)
             total, seen = total + loss.item() * n, seen + n
-            counted = correct(output, batch)
-            if counted is not None:
-                right, judged = right + counted[0], judged + counted[1]
+            counts = count_correct(output, batch)
+            if counts is not None:
+                right, judged = right + counts[0], judged + counts[1]
     model.train()
     return total / max(1, seen), right / judged if judged else None, seen
 

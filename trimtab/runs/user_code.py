@@ -5,18 +5,19 @@ Where a file is looked for says `trimtab.files`.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from trimtab.errors import InputError, TrimtabError
-from trimtab.files import folders, found_at
+from trimtab.files import find_file, folders
 
 
 def load(spec: str) -> Callable[..., Any]:
@@ -53,7 +54,8 @@ def beside(spec: str, name: str) -> Callable[..., Any] | None:
 
 
 def of_step(data: Callable[..., Any]) -> Callable[[int], Any]:
-    """The training batches of seed 0 as a function of the step: from data(split, seed, step), or data(step) itself.
+    """The training batches of seed 0 as a function of the step: from data(split, seed, step), or data(step)
+    itself.
 
     >>> of_step(lambda split, seed, step: (split, seed, step))(7), of_step(lambda step: step)(7)
     (('train', 0, 7), 7)
@@ -80,7 +82,7 @@ def by_split(data: Callable[..., Any]) -> bool:
     )
 
 
-def built(
+def build_model(
     build: Callable[..., Any],
     width: int,
     depth: int,
@@ -93,10 +95,11 @@ def built(
     Raises:
         InputError: build cannot be called like this, raises, or returns something that is no nn.Module.
 
-    >>> built(lambda width: None, 32, 2)
+    >>> build_model(lambda width: None, 8, 2)
     Traceback (most recent call last):
         ...
-    trimtab.errors.InputError: build must take (width, depth): it is build(width), and cannot be called as build(32, 2).
+    trimtab.errors.InputError: build must take (width, depth): it is build(width), and cannot be called as
+    build(8, 2).
     """
     options = dict(options or {})
     problem = _signature_fault(build, width, depth, name, options)
@@ -141,12 +144,11 @@ def _signature_fault(
 def source_file(place: str) -> Path | None:
     """The file a user's `file.py` or `pkg.mod` stands for; None where there is none."""
     if place.endswith(".py"):
-        found = found_at(place)
+        found = find_file(place)
         return found if found is not None and found.is_file() else None
-    if "" not in sys.path:
-        sys.path.insert(0, "")
     try:
-        spec = importlib.util.find_spec(place)
+        with _importable_from(""):
+            spec = importlib.util.find_spec(place)
     except (ImportError, ValueError):
         spec = None
     return Path(spec.origin) if spec is not None and spec.origin and Path(spec.origin).is_file() else None
@@ -162,6 +164,17 @@ def sources(*names: str) -> dict[str, str]:
     }
 
 
+@contextlib.contextmanager
+def _importable_from(folder: str) -> Iterator[None]:
+    """Modules in `folder` can be imported inside this block; afterwards `sys.path` is as it was."""
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):  # the user's module may have changed it
+            sys.path.remove(folder)
+
+
 def _module(place: str) -> ModuleType:
     if place.endswith(".py"):
         path = source_file(place)
@@ -175,22 +188,20 @@ def _module(place: str) -> ModuleType:
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
-        sys.path.insert(0, str(path.resolve().parent))
         try:
-            spec.loader.exec_module(module)
+            with _importable_from(str(path.resolve().parent)):
+                spec.loader.exec_module(module)
         except Exception as error:
             del sys.modules[name]
             raise InputError(
                 f"{place} raised {type(error).__name__} when it was imported: {error}."
             ) from error
-        finally:
-            sys.path.remove(str(path.resolve().parent))
         return module
-    if "" not in sys.path:
-        sys.path.insert(0, "")
     try:
-        return importlib.import_module(place)
+        with _importable_from(""):  # the working folder
+            return importlib.import_module(place)
     except ImportError as error:
         raise InputError(
-            f"module {place!r} could not be imported: {error}. Run from the folder that holds it, or pass file.py:function."
+            f"module {place!r} could not be imported: {error}. Run from the folder that holds it, or pass "
+            "file.py:function."
         ) from error

@@ -1,7 +1,8 @@
 """The branches of a residual network: what ends each, which lie inside which, which share a stream.
 
-The **tail** of a branch (`tails`) is what its multiplier folds into. A **stack** is a chain of branches on one stream; its
-number of branches is what depth counts. Each pass here takes the adds of the pass before and returns new ones.
+The **tail** of a branch (`tails`) is what its multiplier folds into. A **stack** is a chain of branches on
+one stream; its number of branches is what depth counts. Each pass here takes the adds of the pass before and
+returns new ones.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ Refuted = Callable[[set[str]], bool]
 
 @dataclasses.dataclass(frozen=True)
 class Branches:
-    """The residual branches of one trace, and for each value the adds it meets first on its way to the output.
+    """The residual branches of one trace, and for each value the adds it meets first on its way to the
+    output.
 
     Args:
         refuted: the parameters of branches whose every tail the numbers refuted.
@@ -45,8 +47,9 @@ class Branches:
     def enclosing(self, index: int) -> tuple[int, ...]:
         """The branches a residual add itself lies in, innermost first (nested residual networks).
 
-        Its stream must come from that branch's own skip: an encoder whose only reader is one decoder branch lies in
-        none, and of two streams that read each other (a reversible network) neither lies in the other.
+        Its stream must come from that branch's own skip: an encoder whose only reader is one decoder branch
+        lies in none, and of two streams that read each other (a reversible network) neither lies in the
+        other.
         """
         chain: list[int] = []
         skip = self.residuals[index].skip
@@ -70,8 +73,8 @@ def branches(flow: Flow, patterns: Patterns, label: str, known_refuted: Refuted)
     """The residual branches with their tails and stacks.
 
     Args:
-        known_refuted: says of a branch's parameters that numbers elsewhere (those of the base) have refuted its every
-            tail; a trace without numbers cannot find that out.
+        known_refuted: says of a branch's parameters that numbers elsewhere (those of the base) have refuted
+            its every tail; a trace without numbers cannot find that out.
     """
     found = _with_reach(flow, residual_adds(flow, patterns, label))
     found = _with_tails(found, known_refuted)
@@ -123,7 +126,8 @@ def _with_tails(found: Branches, known_refuted: Refuted) -> Branches:
 
 
 def _without_inner_sums(found: Branches) -> Branches:
-    """Inside a branch, an add that nothing folds into is part of that branch's own arithmetic (an SSM's D x + scan)."""
+    """Inside a branch, an add that nothing folds into is part of that branch's own arithmetic (an SSM's D x +
+    scan)."""
     kept = [r for r in found.residuals if r.tail or not found.enclosing(r.index)]
     if len(kept) == len(found.residuals):
         return found

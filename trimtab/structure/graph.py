@@ -1,8 +1,9 @@
-"""What a model computes, put together: where each parameter sits, what reads out, which activations are multiplied.
+"""What a model computes: where each parameter sits, what reads out, which activations are multiplied.
 
-On top of what flows (`uses`) and the residual branches (`branches`) this file finds each parameter's **place** (outside, in
-a branch, its tail, on the stream), the network's **readouts** with their biases, and the **products** of two activations
-(attention). No class and no family of models is named anywhere: structure only.
+On top of what flows (`uses`) and the residual branches (`branches`) this file finds each parameter's
+**place** (outside, in a branch, its tail, on the stream), the network's **readouts** with their biases, and
+the **products** of two activations (attention). No class and no family of models is named anywhere: structure
+only.
 """
 
 from __future__ import annotations
@@ -71,6 +72,13 @@ class Graph:
     def residuals(self) -> tuple[Residual, ...]:
         return self.network.residuals
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self.trace.values[self.trace.params[name]].shape
+
+    def first_use(self, name: str) -> int:
+        """The node that uses a parameter first; after all others where none does."""
+        return min((use.node for use in self.uses[name]), default=len(self.trace.nodes))
+
     def place(self, name: str) -> Place:
         """Where a parameter sits, from the adds it meets first."""
         if name in self.named:
@@ -91,7 +99,8 @@ class Graph:
         return Place(branches=tuple(feeds), tail_of=tail_of)
 
     def _stream_of(self, name: str) -> int | None:
-        """The stack on whose stream a parameter acts: between two of its adds. None before the first of them."""
+        """The stack on whose stream a parameter acts: between two of its adds. None before the first of
+        them."""
         for use in self.uses[name]:
             for o in self.trace.nodes[use.node].outputs if use.node >= 0 else ():
                 for k in {self.residuals[i].stack for i, side in self.network.reach[o] if side == "skip"}:
@@ -116,7 +125,8 @@ def analyse(
 
     Args:
         patterns: the user's name patterns that settle what structure cannot.
-        known_refuted: of a branch's parameters, whether numbers elsewhere have refuted its every tail (`branches`).
+        known_refuted: of a branch's parameters, whether numbers elsewhere have refuted its every tail
+            (`branches`).
 
     >>> import torch
     >>> from trimtab.structure.recording import record
@@ -215,7 +225,8 @@ def _added_to(flow: Flow, use: Use) -> list[int]:
 
 
 def _leads_out(network: Branches, value: int) -> bool:
-    """To the output and nowhere else; a skip from the input around the whole network (a denoiser) is looked through."""
+    """To the output and nowhere else; a skip from the input around the whole network (a denoiser) is looked
+    through."""
     trace, met = network.flow.trace, network.reach[value]
     while len(met) == 1 and next(iter(met))[1] == "branch":
         r = network.residuals[next(iter(met))[0]]
@@ -271,7 +282,8 @@ def _unit_length(flow: Flow, value: int) -> bool:
 
 
 def linear_after(network: Branches, node: Node) -> list[Node]:
-    """What happens to a product before anything nonlinear sees it: views, constants, masks, sums with other scores."""
+    """What happens to a product before anything nonlinear sees it: views, constants, masks, sums with other
+    scores."""
     flow, chain = network.flow, []
     while len(users := flow.trace.consumers[node.outputs[0]]) == 1:
         node = flow.trace.nodes[users[0]]

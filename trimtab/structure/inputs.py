@@ -1,12 +1,12 @@
 """Inputs for a model that came without any, read from the layers that could take them.
 
-    an embedding       whole numbers below its vocabulary     (batch, time), time no longer than a table of positions
+    an embedding       whole numbers below its vocabulary, (batch, time), time within a table of positions
     a convolution      images (or series, or volumes) of its channels
     a linear layer     vectors of its features, or sequences of them
     a recurrent layer  sequences of its features
 
-Layers are taken in the order in which the model holds them. A candidate counts only if every given model's forward runs
-on it; the first that does is used, and its words say what it is.
+Layers are taken in the order in which the model holds them. A candidate counts only if every given model's
+forward runs on it; the first that does is used, and its words say what it is.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ MOST = 60  # forwards tried at most
 
 
 class Inferred(NamedTuple):
-    """Inputs that run, and what they are, in words; where none did, `example` is None and `tried` says which did not."""
+    """Inputs that run, and what they are, in words; where none did, `example` is None and `tried` says which
+    did not."""
 
     example: Any
     words: str
@@ -88,7 +89,8 @@ def _entries(table: Any) -> int:
 
 
 def _needed(model: nn.Module) -> str | None:
-    """An empty text where the forward takes one input by position, its name where only by keyword, None where it needs several."""
+    """An empty text where the forward takes one input by position, its name where only by keyword, None where
+    it needs several."""
     try:
         parameters = list(inspect.signature(model.forward).parameters.values())
     except (TypeError, ValueError):
@@ -145,7 +147,8 @@ def _published(
 
 
 def _times(model: nn.Module, tokens: nn.Module | None) -> list[int]:
-    """Lengths of a sequence to try: short ones that fit every table of positions, then those tables' own lengths."""
+    """Lengths of a sequence to try: short ones that fit every table of positions, then those tables' own
+    lengths."""
     tables = [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding) and m is not tokens]
     tables += [
         n for module in model.modules() for p in module._parameters.values() for n in _lengths(module, p)
@@ -197,4 +200,7 @@ def cure(name: str, inferred: Inferred, option: str, function: str) -> str:
         else ("it holds no embedding, convolution or linear layer that takes one input")
     )
     place = name.rpartition(":")[0]
-    return f"the inputs of {name} are needed and could not be inferred ({seen}): write {function} beside build in {place}, or pass {option} file.py:function"
+    return (
+        f"the inputs of {name} are needed and could not be inferred ({seen}): write {function} beside build "
+        f"in {place}, or pass {option} file.py:function"
+    )

@@ -1,8 +1,8 @@
 """The vocabulary: which ATen operations commute with a scale, which normalise, which mix.
 
-Everything else in the analysis is structure; this file is the only list of names. An operation that is not here
-is opaque: no tail is looked for behind it, and a matrix used by it needs an override. The lists may therefore be
-incomplete but never optimistic, and what they promise is checked by numbers in `tails`.
+Everything else in the analysis is structure; this file is the only list of names. An operation that is not
+here is opaque: no tail is looked for behind it, and a matrix used by it needs an override. The lists may
+therefore be incomplete but never optimistic, and what they promise is checked by numbers in `tails`.
 """
 
 from __future__ import annotations

@@ -55,7 +55,8 @@ def _like_model(example: Any, device: torch.device, dtype: torch.dtype | None) -
     if isinstance(example, Tensor):
         if example.is_meta and device.type != "meta":
             raise InputError(
-                "the example must hold numbers: it is on the meta device, and the base is verified on it. Pass a real tensor; it is moved where it is needed."
+                "the example must hold numbers: it is on the meta device, and the base is verified on it. "
+                "Pass a real tensor; it is moved where it is needed."
             )
         floats = dtype is not None and example.is_floating_point()
         return example.to(device=device, dtype=dtype if floats else example.dtype)
@@ -68,7 +69,8 @@ def _like_model(example: Any, device: torch.device, dtype: torch.dtype | None) -
 
 @contextlib.contextmanager
 def untouched(model: nn.Module, *, training: bool) -> Iterator[None]:
-    """Run a forward and leave no trace of it: modes, buffers, random states and torch's switches are put back.
+    """Run a forward and leave no trace of it: modes, buffers, random states and torch's switches are put
+    back.
 
     With `training` False the modules are put into eval mode, without calling the model's own train().
     """
@@ -107,7 +109,8 @@ def untouched(model: nn.Module, *, training: bool) -> Iterator[None]:
 def record(
     model: nn.Module, example: Any, label: str = "model", numbers: Mapping[str, float] | None = None
 ) -> Trace:
-    """Record one forward of `model` on `example`; the model, its buffers and all random states stay as they were.
+    """Record one forward of `model` on `example`; the model, its buffers and all random states stay as they
+    were.
 
     Args:
         numbers: values of one-element buffers that are on meta, by name.
@@ -133,11 +136,12 @@ def record(
     empty = [tuple(t.shape) for t in tensors_in(call) if t.numel() == 0]
     if empty:
         raise InputError(
-            f"example has a tensor without elements, shape {empty[0]}: nothing flows, so nothing can be verified. Pass a batch of two or more."
+            f"example has a tensor without elements, shape {empty[0]}: nothing flows, so nothing can be "
+            "verified. Pass a batch of two or more."
         )
     try:
-        # Eval mode has no dropout, no dropped paths and no skipped layers. What only training uses (auxiliary heads)
-        # is looked for in training mode.
+        # Eval mode has no dropout, no dropped paths and no skipped layers. What only training uses (auxiliary
+        # heads) is looked for in training mode.
         trace = _run(model, call, params, real=not meta, training=False, numbers=numbers)
         if model.training and _unused(trace):
             trained = _run(model, call, params, real=not meta, training=True, numbers=numbers)
@@ -148,7 +152,8 @@ def record(
     except Exception as error:
         if not meta:
             raise StructureError(
-                f"the example must run through the model: {label} ({type(model).__name__}) raised {type(error).__name__}: {_first_line(error)}. "
+                f"the example must run through the model: {label} ({type(model).__name__}) raised "
+                f"{type(error).__name__}: {_first_line(error)}. "
                 "Pass example= as a tensor, a tuple of args or a dict of kwargs that model(...) takes."
             ) from error
     return _export(model, call, label, numbers)
@@ -183,8 +188,9 @@ def _run(
     )
     if not outputs:
         raise StructureError(
-            f"a model must return at least one float tensor that depends on its parameters: {type(model).__name__} returned "
-            f"{type(out).__name__} with {len(found)} tensors. Return the tensor, or a tuple, dict or dataclass that holds it."
+            "a model must return at least one float tensor that depends on its parameters: "
+            f"{type(model).__name__} returned {type(out).__name__} with {len(found)} tensors. Return the "
+            "tensor, or a tuple, dict or dataclass that holds it."
         )
     return Trace(recorder.values, recorder.nodes, recorder.params, outputs, real)
 
@@ -196,7 +202,8 @@ def _export(model: nn.Module, call: Any, label: str, numbers: Mapping[str, float
             program = torch.export.export(_Tensors(model), call[0], call[1], strict=False).module()
     except Exception as error:
         raise StructureError(
-            f"the model could be neither run nor exported on this example: {label} ({type(model).__name__}) raised {type(error).__name__}: {_first_line(error)}. "
+            f"the model could be neither run nor exported on this example: {label} ({type(model).__name__}) "
+            f"raised {type(error).__name__}: {_first_line(error)}. "
             "Build it on a real device, or pass an example that model(...) takes."
         ) from error
     meta = any(p.is_meta for p in model.parameters())
@@ -222,7 +229,8 @@ class _Tensors(nn.Module):
 
 
 def record_export(model: nn.Module, example: Any, label: str = "model") -> Trace:
-    """`record` through `torch.export` whatever the device, for models whose Python must not run, and for tests."""
+    """`record` through `torch.export` whatever the device, for models whose Python must not run, and for
+    tests."""
     first = next(model.parameters())
     return _export(model, as_call(_like_model(example, first.device, first.dtype)), label)
 

@@ -1,8 +1,9 @@
 """The residual adds of a recorded forward: which adds are `skip + branch`, and where each branch starts.
 
-An add is residual when one side is an ancestor of the other with at least one mixing operation in between (identity), or
-when one side is a short linear path and the other a long one (projection). Gates, recurrences, two-tower sums and position
-adds use the same operation and are told apart here. What ends a branch and which branches share a stream: `branches`.
+An add is residual when one side is an ancestor of the other with at least one mixing operation in between
+(identity), or when one side is a short linear path and the other a long one (projection). Gates, recurrences,
+two-tower sums and position adds use the same operation and are told apart here. What ends a branch and which
+branches share a stream: `branches`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class Patterns:
 
 @dataclasses.dataclass(frozen=True)
 class Residual:
-    """A residual add: `skip + branch`, the branch starting from `source`. `tail` and `stack` are added by `branches`."""
+    """A residual add: `skip + branch`, the branch starting from `source`. `tail` and `stack` are added by
+    `branches`."""
 
     node: int
     skip: int
@@ -50,7 +52,8 @@ Adds = dict[int, Residual]  # by node
 
 @dataclasses.dataclass(frozen=True)
 class Hop:
-    """A value that a skip is a short linear function of: how, with what constant factor, across which parameters."""
+    """A value that a skip is a short linear function of: how, with what constant factor, across which
+    parameters."""
 
     value: int
     how: str = "identity"
@@ -62,7 +65,8 @@ def residual_adds(flow: Flow, patterns: Patterns, label: str) -> tuple[Residual,
     """The residual adds in the order of the forward.
 
     Raises:
-        StructureError: an add could be a block with a projection shortcut or two towers, and nothing tells which.
+        StructureError: an add could be a block with a projection shortcut or two towers, and nothing tells
+            which.
     """
     found: Adds = {}
     for node in flow.trace.nodes:
@@ -79,7 +83,8 @@ def numbered(residuals: Iterable[Residual]) -> tuple[Residual, ...]:
 
 
 def origin(flow: Flow, adds: Adds, value: int) -> int:
-    """Back along one stream: through everything that mixes nothing and joins nothing, to where it was made."""
+    """Back along one stream: through everything that mixes nothing and joins nothing, to where it was
+    made."""
     while (node := flow.trace.producer(value)) is not None:
         if node.index in adds or flow.mixing[node.index]:
             break
@@ -208,7 +213,8 @@ def _crossing_hop(flow: Flow, node: Node, hop: Hop, *, mixed: bool) -> Hop | Non
 
 
 def _stirs(flow: Flow, source: int, branch: int) -> bool:
-    """A branch without a matrix that mixes positions (pooling, Fourier) and ends in a gain it is homogeneous in."""
+    """A branch without a matrix that mixes positions (pooling, Fourier) and ends in a gain it is homogeneous
+    in."""
     between = [
         n
         for n in flow.trace.nodes
@@ -224,7 +230,8 @@ def _stirs(flow: Flow, source: int, branch: int) -> bool:
 
 
 def _interpolates(flow: Flow, node: Node, branch: int, source: int) -> bool:
-    """x + z (f(x) - x) and (x - f(x)) z + f(x) are gates, not residual branches: the branch holds the skip itself."""
+    """x + z (f(x) - x) and (x - f(x)) z + f(x) are gates, not residual branches: the branch holds the skip
+    itself."""
     if node.name == "sub" and len(flow.trace.consumers[branch]) > 1:
         return True
     try:
@@ -254,7 +261,8 @@ def _matches(names: Iterable[str], patterns: tuple[str, ...]) -> bool:
 
 
 def _towers(flow: Flow, found: Adds, patterns: Patterns, label: str) -> set[int]:
-    """Adds that are two towers: `Linear(x) + MLP(x)` is a projection shortcut only inside a residual network."""
+    """Adds that are two towers: `Linear(x) + MLP(x)` is a projection shortcut only inside a residual
+    network."""
     links = _links(flow, found)
     towers: set[int] = set()
     for r in found.values():

@@ -1,8 +1,8 @@
-"""Where a multiplier folds: the last parameters in which a value is homogeneous, found by structure, proven by numbers.
+"""Where a multiplier folds: the last parameters in which a value is homogeneous, proven by numbers.
 
-A value B is homogeneous of degree one in a set of parameters T when scaling all of T by c scales B by c. Walking
-back from B through operations that commute with a scale finds candidates for T
-(docs/theory.md, equation (4)):
+A value B is homogeneous of degree one in a set of parameters T when scaling all of T by c scales B by c.
+Walking back from B through operations that commute with a scale finds candidates for T (docs/theory.md,
+equation (4)):
 
     B = W h + b           T = {W, b}                B = norm(h) * g + b      T = {g, b}
     B = f(x) * gate(x)    T = tail of f             B = sum_e p_e f_e(x)     T = all the tails of f_e
@@ -238,7 +238,7 @@ def is_zero(trace: Trace, value: int) -> bool:
 def constant_factor(trace: Trace, node: Node) -> float | None:
     """c where the node computes c * x or x / (1/c) with a number c, else None.
 
-    >>> from trimtab.recording import record
+    >>> from trimtab.structure.recording import record
     >>> class Halve(torch.nn.Linear):
     ...     def forward(self, x): return super().forward(x) / 2
     >>> trace = record(Halve(3, 3), torch.ones(1, 3))
@@ -267,7 +267,7 @@ def constant_factor(trace: Trace, node: Node) -> float | None:
     return None
 
 
-# -- proof by numbers ------------------------------------------------------------------------------------------------
+# -- proof by numbers ----------------------------------------------------------------------------------------
 
 
 def scaled(p: Tensor, c: float, offset: bool) -> Tensor:
@@ -328,7 +328,8 @@ def _tolerance(trace: Trace, tail: Tail, target: int) -> float:
 
 
 def _everywhere(trace: Trace, tail: Tail, ancestors: int, others: int) -> list[Site]:
-    """Every use of the tail's parameters behind the target, not only the one the walk met: the fold scales the tensor.
+    """Every use of the tail's parameters behind the target, not only the one the walk met: the fold scales
+    the tensor.
 
     Uses that the other side (`others`) depends on belong to earlier rounds of a shared layer.
     """
@@ -341,7 +342,8 @@ def _everywhere(trace: Trace, tail: Tail, ancestors: int, others: int) -> list[S
 
 
 def proves(trace: Trace, tail: Tail, target: int, ancestors: int, others: int) -> bool:
-    """Scale the tail by c and see the target scale by c. Zeros are replaced by noise, or they would prove nothing."""
+    """Scale the tail by c and see the target scale by c. Zeros are replaced by noise, or they would prove
+    nothing."""
     start: dict[Site, Tensor] = {}
     for site in _everywhere(trace, tail, ancestors, others):
         p = trace.tensor(trace.params[site.name]).detach()
@@ -369,7 +371,7 @@ def proven(trace: Trace, candidates: list[Tail], target: int, ancestors: int, ot
 def degree(trace: Trace, tail: Tail, target: int, ancestors: int) -> float:
     """The measured power of c by which `target` grows when the tail is scaled by c; nan where it is no power.
 
-    >>> from trimtab.recording import record
+    >>> from trimtab.structure.recording import record
     >>> class Square(torch.nn.Linear):
     ...     def forward(self, x): return super().forward(x) ** 2
     >>> trace = record(Square(3, 3), torch.ones(1, 3))

@@ -63,10 +63,11 @@ FACTORIES = frozenset(
 
 
 def adjustable(t: Tensor) -> bool:
-    """A tensor whose numbers can be multiplied: floating point, and not so coarse (float8) that they are codes.
+    """A tensor whose numbers can be multiplied: floating point, and not so coarse (float8) that they are
+    codes.
 
-    >>> [adjustable(torch.zeros(2, dtype=d)) for d in (torch.bfloat16, torch.int8, torch.bool, torch.complex64)]
-    [True, False, False, False]
+    >>> [adjustable(torch.zeros(2, dtype=d)) for d in (torch.bfloat16, torch.int8, torch.complex64)]
+    [True, False, False]
     """
     return t.is_floating_point() and t.element_size() > 1
 
@@ -188,7 +189,7 @@ class Recorder(TorchDispatchMode):
         self.buffers: dict[int, str] = {}  # id(tensor) -> name, to speak of constants
         self.numbers: Mapping[str, float] = {}  # of buffers that hold none (on meta), by name
 
-    # -- values ------------------------------------------------------------------------------------------------
+    # -- values ----------------------------------------------------------------------------------------------
 
     def _new(self, t: Tensor | None, source: str, **more: Any) -> int:
         shape = more.pop("shape", None)
@@ -253,7 +254,7 @@ class Recorder(TorchDispatchMode):
             aten.as_strided_scatter.default, "as_strided_scatter", (Ref(old), Ref(written), *place), {}, [t]
         )[0]
 
-    # -- nodes -------------------------------------------------------------------------------------------------
+    # -- nodes -----------------------------------------------------------------------------------------------
 
     def _node(
         self,

@@ -1,9 +1,9 @@
-"""What flows through a recorded forward: which values are activations, which operations mix, how parameters are used.
+"""What flows through a recorded forward: activations, operations that mix, how parameters are used.
 
-A *mixing* operation takes a parameter of two or more dimensions together with an activation and is neither elementwise
-nor a norm. A parameter's *use* says which of its extent is contracted with an activation (fan-in), which part is
-produced (fan-out), or that it acts element by element; it is taken from the operation, never from a module's class, so
-a weight stored (in, out) or used through einsum is read right.
+A *mixing* operation takes a parameter of two or more dimensions together with an activation and is neither
+elementwise nor a norm. A parameter's *use* says which of its extent is contracted with an activation
+(fan-in), which part is produced (fan-out), or that it acts element by element; it is taken from the
+operation, never from a module's class, so a weight stored (in, out) or used through einsum is read right.
 """
 
 from __future__ import annotations
@@ -127,7 +127,8 @@ def flow(trace: Trace) -> Flow:
 
 
 def _activations(trace: Trace) -> tuple[bool, ...]:
-    """Which values are activations: what depends on the inputs, and learned tokens repeated over the batch."""
+    """Which values are activations: what depends on the inputs, and learned tokens repeated over the
+    batch."""
     act = [v.source == "input" for v in trace.values]
     for node in trace.nodes:
         if not node.outputs:

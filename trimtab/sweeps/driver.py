@@ -1,46 +1,46 @@
 """`trimtab.sweep`: fill the store with the grid's cells, keep workers alive until all are finished.
 
-Everything is decided when cells are created and written with them: which cells form a fleet, what each costs. A second
-call resumes; two calls at once share the work. A driver that died left claims behind: its host and process are in their
-names, so the next driver on that host takes them back at once instead of waiting for the lease.
+Everything is decided when cells are created and written with them: which cells form a fleet, what each costs.
+A second call resumes; two calls at once share the work. A driver that died left claims behind: its host and
+process are in their names, so the next driver on that host takes them back at once instead of waiting for the
+lease.
 
-Ctrl-C: the driver tells the workers and waits until they are gone. A worker that trains finishes its step, writes its
-checkpoint and leaves; one that does anything else leaves at once. So the command ends within one step and one checkpoint.
+Ctrl-C: the driver tells the workers and waits until they are gone. A worker that trains finishes its step,
+writes its checkpoint and leaves; one that does anything else leaves at once. So the command ends within one
+step and one checkpoint.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
-import hashlib
 import json
 import os
 import queue
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from trimtab.errors import InputError, TrimtabError
+from trimtab.files import looking_in
 from trimtab.runs.arithmetic import arithmetic, environment
-from trimtab.runs.config import VERSION, RunConfig
+from trimtab.runs.config import VERSION
 from trimtab.runs.user_code import sources
 from trimtab.sweeps import grid
 from trimtab.sweeps.grid import SweepConfig
-from trimtab.sweeps.repair import mended
+from trimtab.sweeps.owners import alive, new_owner
+from trimtab.sweeps.repair import open_for_work
 from trimtab.sweeps.store import Store, StoreError
-from trimtab.sweeps.worker import DISK, folder_of
+from trimtab.sweeps.units import choose_slots, cost, group
+from trimtab.sweeps.worker import DISK, NO_SPACE, folder_of
 
 COPY = 60.0  # seconds between copies of the store
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 class Stopped(TrimtabError):
@@ -80,8 +80,9 @@ def sweep(
         store: the SQLite file; default: beside the file, as sweep.db.
         workers: processes. threads: of each.
         engine: "local".
-        progress: an object with `update(store, running)`, called twice a second, and `stopping(running)`, called when the sweep
-            is interrupted and waits for this many workers, and `note(text)`; None is silent.
+        progress: an object with `update(store, running)`, called twice a second, and `stopping(running)`,
+            called when the sweep is interrupted and waits for this many workers, and `note(text)`; None is
+            silent.
 
     Raises:
         InputError: everything that is wrong with the sweep, before any work.
@@ -101,7 +102,8 @@ def sweep(
     place = Path(store) if store is not None else Path(config).with_suffix(".db")  # type: ignore[arg-type]
     if not place.parent.is_dir():
         raise InputError(f"the store's folder must exist: there is no {place.parent.resolve()}.")
-    return Driver(made, place, workers, threads, text, progress).go()
+    with looking_in(made.folder):
+        return Driver(made, place, workers, threads, text, progress).go()
 
 
 class Driver:
@@ -119,7 +121,7 @@ class Driver:
             progress,
         )
         self.begun = time.monotonic()
-        self.mark = f"{socket.gethostname()}/{os.getpid()}/{_born(os.getpid())}/{uuid.uuid4().hex[:8]}"
+        self.mark = new_owner()
         self.said: list[str] = []
         self.opened: Store | None = None
         self.alive: dict[str, int] = {}
@@ -157,7 +159,10 @@ class Driver:
             self.progress.note(text)
 
     def _no_space(self, why: str) -> str:
-        return f"the disk that holds {self.path} is full, or the store cannot be written ({why}). What was finished is safe: free some space and run the same command again."
+        return (
+            f"the disk that holds {self.path} is full, or the store cannot be written ({why}). What was "
+            "finished is safe: free some space and run the same command again."
+        )
 
     def _leave_nothing(self, fresh: bool) -> None:
         """A store that this call made and that holds no cell goes again."""
@@ -169,12 +174,12 @@ class Driver:
                 self.path.with_name(self.path.name + end).unlink(missing_ok=True)
 
     def _go(self) -> Outcome:
-        self.opened, told = mended(self.path)
+        self.opened, told = open_for_work(self.path)
         folder_of(self.path).mkdir(exist_ok=True)
         for line in told:
             self._say(line)
         self._take_back()
-        nursery = self._nursery()  # it loads torch while the cells are made
+        server = self._start_server()  # it loads torch while the cells are made
         before = (
             signal.signal(signal.SIGINT, self._interrupt)
             if threading.current_thread() is threading.main_thread()
@@ -183,10 +188,10 @@ class Driver:
         try:
             self._fill()
             self.filled = self.supervising = True
-            nursery = self._supervise(nursery)
+            server = self._supervise(server)
         finally:
             self.supervising = True  # from here on a first Ctrl-C only hastens what is done anyway
-            self._close(nursery)
+            self._close(server)
             if before is not None:
                 signal.signal(signal.SIGINT, before)
         counts = self.store.counts()
@@ -194,24 +199,29 @@ class Driver:
         outcome = Outcome(self.path, counts, time.monotonic() - self.begun, tuple(self.said))
         if self.interrupted:
             raise Stopped(
-                f"interrupted with {counts['done'] + counts['diverged'] + counts['failed']} of {sum(counts.values())} cells finished in {self.path}; the same command goes on."
+                f"interrupted with {counts['done'] + counts['diverged'] + counts['failed']} of "
+                f"{sum(counts.values())} cells finished in {self.path}; the same command goes on."
             )
         return outcome
 
-    # -- cells -------------------------------------------------------------------------------------------------------------
+    # -- cells
+    # --------------------------------------------------------------------------------------------------------
 
     def _fill(self) -> None:
         """Add the cells that are missing, each with its unit."""
         self._forget_stale()
         self._compare()
-        known = self.store.known()
-        cells = self._with_slots(list(self.config.cells()))
+        known = self.store.cell_names()
+        cells, reasons = choose_slots(list(self.config.cells()), self.config.fleet)
+        for reason, count in reasons.items():
+            self._say(f"{count} cells train one by one, not as fleets: {reason}.")
         new = [(name, c) for name, c in ((c.hash, c) for c in cells) if name not in known]
         before = self.store.finished_elsewhere() if new else set()
         again = sum(c.as_json(sources=False) in before for _, c in new if c.sources)
         if again:
             self._say(
-                f"a file of yours has changed: {again} cells that were finished with it as it was run again with it as it is now."
+                f"a file of yours has changed: {again} cells that were finished with it as it was run again "
+                "with it as it is now."
             )
         if not self.store.meta or new:
             self.store.set_meta(
@@ -221,13 +231,13 @@ class Driver:
                 base=list(self.config.base),
                 versions=versions(),
                 command=_command(),
-                roots=_roots(),
+                roots=[str(folder) for folder in (Path.cwd(), self.config.folder) if folder is not None],
             )
         if new:
             label = self.config.name
             self.store.add(
-                (name, label, c.model_dump(mode="json"), unit, fleet, _cost(c))
-                for name, c, unit, fleet in units(new)
+                (name, label, c.model_dump(mode="json"), unit, fleet, cost(c))
+                for name, c, unit, fleet in group(new)
             )
             self.store.copy()
 
@@ -236,45 +246,24 @@ class Driver:
         others = {version: count for version, count in self.store.versions().items() if version != VERSION}
         if others:
             raise InputError(
-                f"{self.path} holds {sum(others.values())} cells of version {', '.join(map(str, sorted(others)))}, this trimtab makes version {VERSION}: "
-                "the same numbers under another name would run again beside them. `trimtab transfer` and `trimtab report` read the file as "
+                f"{self.path} holds {sum(others.values())} cells of version "
+                f"{', '.join(map(str, sorted(others)))}, this trimtab makes version {VERSION}: "
+                "the same numbers under another name would run again beside them. `trimtab transfer` and "
+                "`trimtab report` read the file as "
                 "before; to run this sweep name another store (--store FILE)."
             )
         here = arithmetic(self.threads, mkl=environment(self.threads)["MKL_CBWR"])
         elsewhere = {name: count for name, count in self.store.arithmetics().items() if name != here}
         if elsewhere:
             self._say(
-                f"{sum(elsewhere.values())} results in {self.path} were made with {'; or '.join(elsewhere)}. This is {here}: new results agree with them to "
+                f"{sum(elsewhere.values())} results in {self.path} were made with {'; or '.join(elsewhere)}. "
+                f"This is {here}: new results agree with them to "
                 "rounding, not bit for bit."
             )
 
-    def _with_slots(self, cells: list[RunConfig]) -> list[RunConfig]:
-        """Each cell with the slots of its fleet, which is part of its name; why a fleet was not possible is said once."""
-        if self.config.fleet == 1:
-            return cells
-        from trimtab.runs import fleet_rule
-        from trimtab.runs.fleet import TOGETHER
-
-        alike = TOGETHER - {"scheme", "base", "overrides", "fleet"} | {"sources"}
-        choices: dict[str, fleet_rule.Choice] = {}
-        reasons: dict[str, int] = {}
-        out = []
-        for c in cells:
-            key = json.dumps(c.model_dump(mode="json", include=alike), sort_keys=True)
-            if key not in choices:
-                try:
-                    choices[key] = fleet_rule.choose(c, self.config.fleet)
-                except Exception:  # a size that cannot be set up: its cells will say why
-                    choices[key] = fleet_rule.Choice(1)
-            out.append(c.model_copy(update={"fleet": choices[key].slots}))
-            if choices[key].reason:
-                reasons[choices[key].reason] = reasons.get(choices[key].reason, 0) + 1
-        for reason, count in reasons.items():
-            self._say(f"{count} cells train one by one, not as fleets: {reason}.")
-        return out
-
     def _forget_stale(self) -> None:
-        """Drop waiting cells of a user's file as it no longer is: they would carry the old file's name and the new one's numbers."""
+        """Drop waiting cells of a user's file as it no longer is: they would carry the old file's name and
+        the new one's numbers."""
         waiting = self.store.waiting_sources()
         now = sources(*{name for _, held in waiting for name in held})
         stale = [
@@ -282,24 +271,24 @@ class Driver:
         ]
         if stale and (dropped := self.store.forget(stale)):
             self._say(
-                f"{dropped} cells that were still waiting belong to an earlier version of a file of yours; they were dropped, those of the file as it is now take their place."
+                f"{dropped} cells that were still waiting belong to an earlier version of a file of yours; "
+                "they were dropped, those of the file as it is now take their place."
             )
 
     def _take_back(self) -> None:
         """Release the claims of drivers of this host that are gone."""
         for owner in self.store.owners():
-            host, pid, born, *_ = [*owner.split("/"), "", "", ""]
-            if host == socket.gethostname() and pid.isdigit() and _born(int(pid)) != born:
+            if not alive(owner):
                 self.store.release(owner, crashed=True)
 
-    # -- workers -----------------------------------------------------------------------------------------------------------
+    # -- workers ---------------------------------------------------------------------------------------------
 
-    def _nursery(self) -> subprocess.Popen[bytes]:
+    def _start_server(self) -> subprocess.Popen[bytes]:
         folder = folder_of(self.path)
         settings = dict(
             store=str(self.path.resolve()),
             budget=self.config.budget,
-            roots=_roots(),
+            folder=None if self.config.folder is None else str(self.config.folder),
             threads=self.threads,
             log=str((folder / "workers.log").resolve()),
         )
@@ -318,16 +307,17 @@ class Driver:
         threading.Thread(target=_listen, args=(process.stdout, self.messages), daemon=True).start()
         return process
 
-    def _order(self, nursery: subprocess.Popen[bytes], text: str) -> None:
-        assert nursery.stdin is not None
+    def _order(self, server: subprocess.Popen[bytes], text: str) -> None:
+        assert server.stdin is not None
         try:
-            nursery.stdin.write((text + "\n").encode())
-            nursery.stdin.flush()
+            server.stdin.write((text + "\n").encode())
+            server.stdin.flush()
         except (BrokenPipeError, ValueError):
             pass  # it is gone; `_supervise` notices
 
-    def _supervise(self, nursery: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
-        """Keep the wanted number of workers until nothing is left to do; returns the nursery that is there then."""
+    def _supervise(self, server: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
+        """Keep the wanted number of workers until nothing is left to do; returns the server that is there
+        then."""
         copied = time.monotonic()
         while True:
             counts = self.store.counts()
@@ -342,15 +332,15 @@ class Driver:
                 self.births += 1
                 owner = f"{self.mark}/{self.births}"
                 self.alive[owner] = 0
-                self._order(nursery, f"spawn {owner}")
+                self._order(server, f"spawn {owner}")
             if self.progress is not None:
                 self.progress.update(self.store, len(self.alive))
             if self._hear(0.5 if left else 0.1):
-                self._close(nursery, kill=True)
+                self._close(server, kill=True)
                 for owner in list(self.alive):
                     self.store.release(owner, crashed=True)
                 self.alive.clear()
-                nursery = self._nursery()
+                server = self._start_server()
             if time.monotonic() - copied > COPY:
                 copied = time.monotonic()
                 self.store.copy()
@@ -360,10 +350,10 @@ class Driver:
             self.progress.update(self.store, len(self.alive))
         if not self.interrupted:
             self.store.copy()
-        return nursery
+        return server
 
     def _hear(self, wait: float) -> bool:
-        """Take the nursery's messages; True when it is gone."""
+        """Take the server's messages; True when it is gone."""
         try:
             message = self.messages.get(timeout=wait)
         except queue.Empty:
@@ -396,37 +386,38 @@ class Driver:
             raise KeyboardInterrupt  # not an Exception: no handler of a fault may take it for one
         self.messages.put("interrupted")  # wakes whoever waits for the workers
 
-    def _close(self, nursery: subprocess.Popen[bytes], *, kill: bool = False) -> None:
+    def _close(self, server: subprocess.Popen[bytes], *, kill: bool = False) -> None:
         """Let the workers checkpoint and release, then close the pipe they live by.
 
-        There is no deadline here: a worker leaves after the step it is in, and whoever does not want to wait for that asks twice.
+        There is no deadline here: a worker leaves after the step it is in, and whoever does not want to wait
+        for that asks twice.
         """
-        if not kill and self.alive and nursery.poll() is None:
-            self._order(nursery, "stop")
+        if not kill and self.alive and server.poll() is None:
+            self._order(server, "stop")
             if self.interrupted and self.progress is not None:
                 self.progress.stopping(len(self.alive))
             while self.alive:
                 try:
                     message = self.messages.get(timeout=1.0)
                 except queue.Empty:
-                    if nursery.poll() is not None:
+                    if server.poll() is not None:
                         break
                     continue
                 if message.startswith("died"):
                     self.alive.pop(message.split()[1], None)
                 if message == "gone":
                     break
-        assert nursery.stdin is not None
+        assert server.stdin is not None
         for pid in self.alive.values():
             if pid:
                 _kill(pid)
         with contextlib.suppress(BrokenPipeError):
-            nursery.stdin.close()
+            server.stdin.close()
         try:
-            nursery.wait(1.0)
+            server.wait(1.0)
         except subprocess.TimeoutExpired:
-            nursery.kill()
-            nursery.wait()
+            server.kill()
+            server.wait()
         if not kill:
             for owner in list(self.alive):
                 try:
@@ -434,51 +425,6 @@ class Driver:
                 except StoreError:
                     break
             self.alive.clear()
-
-
-def units(cells: list[tuple[str, RunConfig]]) -> list[tuple[str, RunConfig, str, bool]]:
-    """(name, config, unit, is it a fleet) for new cells: those that share all but numbers fill the slots of a fleet together.
-
-    Like rates come together, the highest first: those that diverge early then end a fleet early.
-    """
-    from trimtab.runs.fleet import TOGETHER
-    from trimtab.runs.setup import setup
-
-    groups: dict[str, list[tuple[str, RunConfig]]] = {}
-    for name, config in cells:
-        groups.setdefault(
-            json.dumps(config.model_dump(mode="json", include=TOGETHER), sort_keys=True), []
-        ).append((name, config))
-    troubles: list[Exception] = []
-    for members in groups.values():
-        try:
-            _ = setup(members[0][1]).flops  # a forward with its loss, too
-            break
-        except (
-            Exception
-        ) as error:  # one size that cannot be set up is no reason to lose the others: its cells will say why
-            troubles.append(error)
-    if troubles and len(troubles) == len(groups):  # nothing of the grid runs: said before any work
-        first = troubles[0]
-        raise (
-            first
-            if isinstance(first, TrimtabError)
-            else InputError(f"no run of the grid can be set up: {type(first).__name__}: {first}")
-        ) from first
-    out = []
-    for members in groups.values():
-        slots = members[0][1].fleet
-        members = sorted(members, key=lambda member: -member[1].lr)
-        for i in range(0, len(members), slots):
-            part = members[i : i + slots]
-            unit = unit_name([name for name, _ in part])
-            out += [(name, config, unit, slots > 1) for name, config in part]
-    return out
-
-
-def unit_name(names: list[str]) -> str:
-    """A unit's name: a hash, since it becomes a file name."""
-    return hashlib.sha256("".join(names).encode()).hexdigest()[:24]
 
 
 def versions() -> dict[str, str]:
@@ -495,40 +441,11 @@ def versions() -> dict[str, str]:
     return found
 
 
-def _cost(config: RunConfig) -> float:
-    """What a cell costs, up to a constant: which units come first, and the time to go."""
-    return float(config.steps) * config.batch_size * config.depth * config.width**1.5
-
-
-def _roots() -> list[str]:
-    from trimtab import files
-
-    return [str(root) for root in (Path.cwd(), *files.ROOTS)]
-
-
 def _command() -> str:
     name = Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python"
     return " ".join(["trimtab" if name in ("cli.py", "trimtab", "__main__.py") else name, *sys.argv[1:]])[
         :500
     ]
-
-
-def _born(pid: int) -> str:
-    """When a process began, in the kernel's ticks: a process number that was given out again is another process."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return "" if not _exists(pid) else "?"
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _kill(pid: int) -> None:

@@ -1,7 +1,8 @@
-"""A sweep's file with more in it: values, seeds, sizes. What the store already holds keeps its name and is not run again.
+"""A sweep's file with more in it: values, seeds, sizes. What the store already holds keeps its name and is
+not run again.
 
-A grid is a product, so that a value added for one size is tried at every size and scheme; the file says how many runs
-that is. No torch.
+A grid is a product, so that a value added for one size is tried at every size and scheme; the file says how
+many runs that is. No torch.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.errors import InputError
+from trimtab.files import create_text
 from trimtab.sweeps import grid
 
 TABLES = ("axes", "run", "budget")
 
 
-def extended(
+def extend(
     plain: Mapping[str, Any],
     *,
     values: Mapping[str, Iterable[float]] | None = None,
@@ -28,9 +30,9 @@ def extended(
 ) -> dict[str, Any]:
     """A sweep (`SweepConfig.plain`) as the table of a sweep.toml, with further axis values, seeds and sizes.
 
-    >>> old = {"base": [8, 2], "sizes": [[8, 2], [8, 4]], "axes": {"lr": [0.1, 0.2]}, "seeds": [0, 1], "run": {}}
-    >>> extended(old, values={"lr": [0.4]}, seeds=1, depths=[8])
-    {'base': [8, 2], 'axes': {'lr': [0.1, 0.2, 0.4]}, 'seeds': [0, 1, 2], 'run': {}, 'widths': [8], 'depths': [2, 4, 8]}
+    >>> old = {"sizes": [[8, 2], [8, 4]], "axes": {"lr": [0.1, 0.2]}, "seeds": [0, 1]}
+    >>> extend(old, values={"lr": [0.4]}, seeds=1, depths=[8])
+    {'axes': {'lr': [0.1, 0.2, 0.4]}, 'seeds': [0, 1, 2], 'widths': [8], 'depths': [2, 4, 8]}
     """
     out = {key: value for key, value in plain.items() if key != "sizes"}
     out["axes"] = {key: list(given) for key, given in plain["axes"].items()}
@@ -65,7 +67,8 @@ def _sizes(sizes: Sequence[tuple[int, int]], widths: list[int], depths: list[int
 def to_toml(table: Mapping[str, Any], heading: str = "") -> str:
     """A sweep's table as TOML.
 
-    >>> print(to_toml({"base": [8, 2], "axes": {"model_options.k": [1, 2]}, "run": {"data": "digits", "clip": None}}, "More."))
+    >>> axes, run = {"model_options.k": [1, 2]}, {"data": "digits", "clip": None}
+    >>> print(to_toml({"base": [8, 2], "axes": axes, "run": run}, "More."))
     # More.
     base = [8, 2]
     <BLANKLINE>
@@ -115,19 +118,15 @@ def write(
     """Write a sweep's file that runs; returns (its cells, those among them that the store does not hold yet).
 
     Args:
-        known: the store's cells. slots: those their fleets have; which of them a new cell gets is settled when it runs.
+        known: the store's cells. slots: those their fleets have; which of them a new cell gets is settled
+            when it runs.
 
     Raises:
-        InputError: a file is there, the sweep is refused, or it would run all anew because a user's file is another one.
+        InputError: a file is there, the sweep is refused, or it would run all anew because a user's file is
+        another one.
     """
     known = set(known)
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(to_toml(table, heading))
-    except FileExistsError as error:
-        raise InputError(f"{path} is there already: it is not replaced. Name another file.") from error
-    except OSError as error:
-        raise InputError(f"{path} could not be written: {error.strerror}.") from error
+    create_text(path, to_toml(table, heading))
     try:
         cells, sizes = list(grid.read(path).cells()), set(slots)
         new = [c for c in cells if not any(c.model_copy(update={"fleet": n}).hash in known for n in sizes)]
@@ -136,7 +135,8 @@ def write(
                 str(table["run"][k]) for k in ("model", "data", "loss") if ":" in str(table["run"].get(k))
             )
             raise InputError(
-                f"{path} would run every cell anew: {own or 'a file'} is not what the store's runs were made with. "
+                f"{path} would run every cell anew: {own or 'a file'} is not what the store's runs were made "
+                "with. "
                 "Write it into the folder of the sweep's own file, with your files as they were."
             )
     except BaseException:

@@ -3,6 +3,10 @@
     cell = RunConfig,      its name = SHA-256 of the resolved configuration
 
 so adding a value to an axis later adds exactly its cells, and the same cell is the same cell in any sweep.
+
+The fields of a run are checked by pydantic (`runs.config`). The sweep's own twelve keys are checked here by
+hand: most take several shapes (how many or a list, a list or a range), of which pydantic reports one fault
+    per shape.
 """
 
 from __future__ import annotations
@@ -14,8 +18,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeGuard
 
-from trimtab.errors import InputError, faults
-from trimtab.files import look_in
+from trimtab.errors import Fault, InputError, faults_in
+from trimtab.files import looking_in
 from trimtab.parametrization.rules import SCHEMES
 from trimtab.runs import catalogue
 from trimtab.runs.config import RunConfig
@@ -25,30 +29,12 @@ from trimtab.runs.user_code import source_file, sources
 LARGEST = 1_000_000  # cells
 MOST = 4096  # slots of a fleet
 KEYS = (
-    "name",
-    "schemes",
-    "base",
-    "widths",
-    "depths",
-    "sizes",
-    "centre",
-    "seeds",
-    "run",
-    "axes",
-    "fleet",
-    "budget",
+    *("name", "schemes", "base", "widths", "depths", "sizes", "centre", "seeds"),
+    *("run", "axes", "fleet", "budget"),
 )
 BUDGET = {"cell_seconds": 3600.0, "retries": 0, "checkpoint_seconds": 30.0}
-TAKEN = (
-    "width",
-    "depth",
-    "base",
-    "scheme",
-    "seed",
-    "fleet",
-    "version",
-    "sources",
-)  # fields of a run that the sweep itself fills in
+# fields of a run that the sweep itself fills in
+TAKEN = ("width", "depth", "base", "scheme", "seed", "fleet", "version", "sources")
 USERS = {
     "momentum": ("sgd", "muon"),
     "nesterov": ("sgd",),
@@ -56,6 +42,9 @@ USERS = {
     "eps": ("adam", "adamw", "muon"),
     "rest_lr": ("muon",),
 }
+# where a fault of a run's size stands in the sweep's file
+SIZES = {"width": "widths", "depth": "depths", "base width": "base", "base depth": "base"}
+PAIR = "must be [width, depth], two whole numbers >= 1"
 RANGES = ("log2", "log10", "linear")
 
 
@@ -66,8 +55,10 @@ class SweepConfig:
     Attributes:
         sizes: the (width, depth) pairs. axes: {RunConfig field: values}. run: fields every run has.
         fleet: runs trained together: "auto" (by the rule of `trimtab.slots`), a number, or 1 (each alone).
-        budget: "cell_seconds" (wall clock of one run), "retries" (of a run that raised), "checkpoint_seconds".
-        folder: of the file it was read from, where `file.py:function` is looked for first; None: it has no file.
+        budget: "cell_seconds" (wall clock of one run), "retries" (of a run that raised),
+            "checkpoint_seconds".
+        folder: of the file it was read from, where `file.py:function` is looked for first; None: it has no
+            file.
     """
 
     name: str
@@ -91,10 +82,10 @@ class SweepConfig:
 
     def cells(self) -> Iterator[RunConfig]:
         """Every run of the grid, resolved."""
-        hashes = sources(
-            *(str(self.run.get(key, "")) for key in ("model", "data", "loss")),
-            *(str(v) for key in ("model", "data", "loss") for v in self.axes.get(key, ())),
-        )
+        names = [str(self.run.get(key, "")) for key in ("model", "data", "loss")]
+        names += [str(v) for key in ("model", "data", "loss") for v in self.axes.get(key, ())]
+        with looking_in(self.folder):
+            hashes = sources(*names)
         for scheme, (width, depth), values, seed in itertools.product(
             self.schemes, self.sizes, itertools.product(*self.axes.values()), self.seeds
         ):
@@ -135,7 +126,8 @@ def read(config: str | Path | Mapping[str, Any] | SweepConfig) -> SweepConfig:
     Raises:
         InputError: every fault at once, each with the path of its key.
 
-    >>> sweep = read({"base": [32, 3], "widths": [32], "depths": [3, 6], "axes": {"lr": {"log2": [-6, -4], "step": 1}}, "seeds": 2})
+    >>> rates = {"lr": {"log2": [-6, -4], "step": 1}}
+    >>> sweep = read({"base": [32, 3], "widths": [32], "depths": [3, 6], "axes": rates, "seeds": 2})
     >>> len(sweep), sweep.axes["lr"], sweep.sizes
     (12, (0.015625, 0.03125, 0.0625), ((32, 3), (32, 6)))
     >>> read({"base": [32], "widths": [], "axes": {"lr": {"log2": [3, 1]}}})
@@ -147,87 +139,96 @@ def read(config: str | Path | Mapping[str, Any] | SweepConfig) -> SweepConfig:
       - axes.lr: a range goes from low to high, finite: got [3, 1]
     """
     if isinstance(config, SweepConfig):
-        look_in(config.folder)  # another file may have been read since
         return config
     what, folder = "the sweep", None
     if isinstance(config, str | Path):
         what, folder, config = str(config), Path(config).resolve().parent, read_toml(config)
     if not isinstance(config, Mapping):
         raise InputError(f"a sweep is a path, a dict or a SweepConfig: got {type(config).__name__}.")
-    look_in(folder)
-    made, found = _checked(dict(config))
+    made, found = _validate(dict(config))
     if not found and made is not None:
         made = replace(made, folder=folder)
-        found = _try_cells(made) + _file_faults(made)
+        with looking_in(folder):
+            found = _try_cells(made) + _file_faults(made)
     if found or made is None:
-        raise faults(f"{len(found)} fault{'s' if len(found) != 1 else ''} in {what}", found)
+        raise faults_in(what, found)
     return made
 
 
-def _checked(c: dict[str, Any]) -> tuple[SweepConfig | None, list[str]]:
-    found = [
-        catalogue.unknown("sweep", key, KEYS, own=False).replace("name", "key", 1)
-        for key in c
-        if key not in KEYS
-    ]
-    name = c.get("name", "sweep")
+def _validate(c: dict[str, Any]) -> tuple[SweepConfig | None, list[Fault]]:
+    found = [catalogue.unknown("sweep", key, KEYS, own=False, kind="key") for key in c if key not in KEYS]
+    name, base = c.get("name", "sweep"), c.get("base")
     if not isinstance(name, str):
-        found.append(f"name: must be a text: got {name!r}")
-    schemes = c.get("schemes", ["depth-mup"])
-    if not isinstance(schemes, list | tuple) or not schemes or len(set(map(str, schemes))) != len(schemes):
-        found.append(f"schemes: must be a list of names, none twice: got {schemes!r}")
-        schemes = []
-    found += [
-        catalogue.unknown(f"schemes[{i}]", s, SCHEMES, own=False)
-        for i, s in enumerate(schemes)
-        if not isinstance(s, str) or s not in SCHEMES
-    ]
-    base = c.get("base")
+        found.append(Fault("name", "must be a text", repr(name)))
+    schemes = _schemes(c.get("schemes", ["depth-mup"]), found)
     if base is None:
-        found.append("base: is required: [width, depth] of the model that is tuned")
+        found.append(Fault("base", "is required: [width, depth] of the model that is tuned"))
     elif not _pair(base):
-        found.append(f"base: must be [width, depth], two whole numbers >= 1: got {base!r}")
-    lists = {}
-    for key, place in (("widths", 0), ("depths", 1)):
-        default = [base[place]] if _pair(base) else None
-        values = c.get(key, default)
-        if values is not None and (
-            not isinstance(values, list | tuple)
-            or not values
-            or not all(_whole(v) for v in values)
-            or len(set(values)) != len(values)
-        ):
-            found.append(f"{key}: must be a list of whole numbers >= 1, none twice: got {values!r}")
-            values = None
-        lists[key] = values
+        found.append(Fault("base", PAIR, repr(base)))
+    lists = {key: _lengths(c, key, base, found) for key in ("widths", "depths")}
     sizes = _sizes(c, lists, base, found)
     seeds = _seeds(c.get("seeds", 3), found)
     run = c.get("run", {})
     if not isinstance(run, Mapping):
-        found.append(f"run: must be a table of RunConfig fields: got {run!r}")
+        found.append(Fault("run", "must be a table of RunConfig fields", repr(run)))
         run = {}
-    found += [f"run.{key}: is filled in by the sweep; set {_instead(key)}" for key in run if key in TAKEN]
+    taken = [key for key in run if key in TAKEN]
+    found += [Fault(f"run.{key}", f"is filled in by the sweep; set {_instead(key)}") for key in taken]
     axes = _axes(c.get("axes", {}), run, found)
     fleet, budget = _fleet(c, found), _budget(c.get("budget", {}), found)
     if found or sizes is None or seeds is None or not _pair(base):
-        _run_faults(run, axes, found)
-        return None, found
-    made = SweepConfig(name, tuple(schemes), (base[0], base[1]), sizes, axes, seeds, dict(run), fleet, budget)
+        return None, found + _run_faults(run, axes)
+    made = SweepConfig(
+        name=name,
+        schemes=schemes,
+        base=(base[0], base[1]),
+        sizes=sizes,
+        axes=axes,
+        seeds=seeds,
+        run=dict(run),
+        fleet=fleet,
+        budget=budget,
+    )
     if len(made) > LARGEST:
-        found.append(f"axes: the grid has {len(made):,} cells, at most {LARGEST:,} are allowed")
+        found.append(Fault("axes", f"the grid has {len(made):,} cells, at most {LARGEST:,} are allowed"))
     return made, found
 
 
+def _schemes(schemes: Any, found: list[Fault]) -> tuple[str, ...]:
+    if not isinstance(schemes, list | tuple) or not schemes or len(set(map(str, schemes))) != len(schemes):
+        found.append(Fault("schemes", "must be a list of names, none twice", repr(schemes)))
+        return ()
+    found += [
+        catalogue.unknown(f"schemes[{i}]", scheme, SCHEMES, own=False)
+        for i, scheme in enumerate(schemes)
+        if not isinstance(scheme, str) or scheme not in SCHEMES
+    ]
+    return tuple(schemes)
+
+
+def _lengths(c: dict[str, Any], key: str, base: Any, found: list[Fault]) -> Sequence[int] | None:
+    """The widths or the depths; by default the base's."""
+    place = ("widths", "depths").index(key)
+    values = c.get(key, [base[place]] if _pair(base) else None)
+    if values is None:
+        return None
+    whole = isinstance(values, list | tuple) and values and all(_whole(v) for v in values)
+    if whole and len(set(values)) == len(values):
+        return values
+    found.append(Fault(key, "must be a list of whole numbers >= 1, none twice", repr(values)))
+    return None
+
+
 def _sizes(
-    c: dict[str, Any], lists: dict[str, Any], base: Any, found: list[str]
+    c: dict[str, Any], lists: dict[str, Any], base: Any, found: list[Fault]
 ) -> tuple[tuple[int, int], ...] | None:
     kind, centre = c.get("sizes", "product"), c.get("centre", base)
     if kind not in ("product", "cross"):
         found.append(catalogue.unknown("sizes", kind, ("product", "cross"), own=False))
     if "centre" in c and not _pair(centre):
-        found.append(f"centre: must be [width, depth], two whole numbers >= 1: got {centre!r}")
+        found.append(Fault("centre", PAIR, repr(centre)))
     if "centre" in c and kind == "product":
-        found.append("centre: belongs to sizes = 'cross'")
+        found.append(Fault("centre", "belongs to sizes = 'cross'"))
     widths, depths = lists["widths"], lists["depths"]
     if widths is None or depths is None or not _pair(centre):
         return None
@@ -237,7 +238,7 @@ def _sizes(
     return tuple(dict.fromkeys(arms))
 
 
-def _seeds(seeds: Any, found: list[str]) -> tuple[int, ...] | None:
+def _seeds(seeds: Any, found: list[Fault]) -> tuple[int, ...] | None:
     if _whole(seeds) and seeds <= 10_000:
         return tuple(range(seeds))
     if (
@@ -247,102 +248,92 @@ def _seeds(seeds: Any, found: list[str]) -> tuple[int, ...] | None:
         and len(set(seeds)) == len(seeds)
     ):
         return tuple(seeds)
-    found.append(f"seeds: must be how many, or a list of whole numbers >= 0, none twice: got {seeds!r}")
+    law = "must be how many, or a list of whole numbers >= 0, none twice"
+    found.append(Fault("seeds", law, repr(seeds)))
     return None
 
 
-def _axes(axes: Any, run: Mapping[str, Any], found: list[str]) -> dict[str, tuple[Any, ...]]:
+def _axes(axes: Any, run: Mapping[str, Any], found: list[Fault]) -> dict[str, tuple[Any, ...]]:
     if not isinstance(axes, Mapping):
-        found.append(f"axes: must be a table of RunConfig fields: got {axes!r}")
+        found.append(Fault("axes", "must be a table of RunConfig fields", repr(axes)))
         return {}
     out: dict[str, tuple[Any, ...]] = {}
     for key, given in axes.items():
-        top = key.split(".")[0]
+        path, top = f"axes.{key}", key.split(".")[0]
         if key in TAKEN:
-            found.append(f"axes.{key}: is not an axis of its own; set {_instead(key)}")
+            found.append(Fault(path, f"is not an axis of its own; set {_instead(key)}"))
         elif top not in RunConfig.model_fields or ("." in key and not top.endswith("_options")):
-            found.append(
-                catalogue.unknown(
-                    "axes", key, [k for k in RunConfig.model_fields if k not in TAKEN], own=False
-                ).replace("name", "key", 1)
-            )
+            known = [k for k in RunConfig.model_fields if k not in TAKEN]
+            found.append(catalogue.unknown("axes", key, known, own=False, kind="key"))
         if key in run:
-            found.append(f"axes.{key}: is also set in run; keep one of the two")
-        values = _range(given, f"axes.{key}", found) if isinstance(given, Mapping) else given
+            found.append(Fault(path, "is also set in run; keep one of the two"))
+        values = _range(given, path, found) if isinstance(given, Mapping) else given
         if values is None:
             continue
         if not isinstance(values, list | tuple) or not values:
-            found.append(
-                f"axes.{key}: must be a list of values or a range such as {{ log2 = [-6, 4], step = 1 }}: got {given!r}"
-            )
+            law = "must be a list of values or a range such as { log2 = [-6, 4], step = 1 }"
+            found.append(Fault(path, law, repr(given)))
             continue
         if len({repr(v) for v in values}) != len(values):
-            found.append(f"axes.{key}: a value stands there twice: got {list(values)!r}")
+            found.append(Fault(path, "a value stands there twice", repr(list(values))))
         out[key] = tuple(values)
     return out
 
 
-def _range(given: Mapping[str, Any], place: str, found: list[str]) -> list[float] | None:
+def _range(given: Mapping[str, Any], path: str, found: list[Fault]) -> list[float] | None:
     kinds = [k for k in RANGES if k in given]
     extra = [k for k in given if k not in (*RANGES, "step")]
     if len(kinds) != 1 or extra:
-        found.append(f"{place}: a range has one of {', '.join(RANGES)} and a step: got {dict(given)!r}")
+        found.append(Fault(path, f"a range has one of {', '.join(RANGES)} and a step", repr(dict(given))))
         return None
-    bounds, step = given[kinds[0]], given.get("step", 1)
+    kind, bounds, step = kinds[0], given[kinds[0]], given.get("step", 1)
     if not isinstance(bounds, list | tuple) or len(bounds) != 2 or not all(_number(b) for b in bounds):
-        found.append(f"{place}: {kinds[0]} takes two finite numbers [low, high]: got {bounds!r}")
+        found.append(Fault(path, f"{kind} takes two finite numbers [low, high]", repr(bounds)))
         return None
     low, high = map(float, bounds)
     if low > high:
-        found.append(f"{place}: a range goes from low to high, finite: got {list(bounds)!r}")
+        found.append(Fault(path, "a range goes from low to high, finite", repr(list(bounds))))
         return None
     if not _number(step) or step <= 0 or (high - low) / step > 10_000:
-        found.append(f"{place}.step: must be > 0 and give at most 10,000 values: got {step!r}")
+        found.append(Fault(f"{path}.step", "must be > 0 and give at most 10,000 values", repr(step)))
+        return None
+    if kind != "linear" and max(abs(low), abs(high)) >= 300:
+        found.append(Fault(path, "exponents must lie within +-300", repr(list(bounds))))
         return None
     exponents = [low + i * step for i in range(math.floor((high - low) / step + 1e-9) + 1)]
-    values = (
-        [{"log2": 2.0**e, "log10": 10.0**e, "linear": e}[kinds[0]] for e in exponents]
-        if max(abs(low), abs(high)) < 300 or kinds[0] == "linear"
-        else []
-    )
-    if not values:
-        found.append(f"{place}: exponents must lie within +-300: got {list(bounds)!r}")
-        return None
-    return values
+    return exponents if kind == "linear" else [{"log2": 2.0, "log10": 10.0}[kind] ** e for e in exponents]
 
 
-def _fleet(c: dict[str, Any], found: list[str]) -> int | Literal["auto"]:
+def _fleet(c: dict[str, Any], found: list[Fault]) -> int | Literal["auto"]:
     """The key `fleet`; `budget.fleet` is where it used to stand."""
     held = c.get("budget", {})
     older = held.get("fleet") if isinstance(held, Mapping) else None
     if older is not None and "fleet" in c:
-        found.append("budget.fleet: the key fleet says it; keep one of the two")
-    place, value = ("budget.fleet", older) if older is not None else ("fleet", c.get("fleet", "auto"))
+        found.append(Fault("budget.fleet", "the key fleet says it; keep one of the two"))
+    path, value = ("budget.fleet", older) if older is not None else ("fleet", c.get("fleet", "auto"))
     if value == "auto" or (_whole(value) and value <= MOST):
         return value
-    found.append(
-        f"{place}: must be 'auto', 1 (each run alone) or how many runs train together, at most {MOST}: got {value!r}"
-    )
+    law = f"must be 'auto', 1 (each run alone) or how many runs train together, at most {MOST}"
+    found.append(Fault(path, law, repr(value)))
     return "auto"
 
 
-def _budget(budget: Any, found: list[str]) -> dict[str, float]:
+def _budget(budget: Any, found: list[Fault]) -> dict[str, float]:
     if not isinstance(budget, Mapping):
-        found.append(f"budget: must be a table: got {budget!r}")
+        found.append(Fault("budget", "must be a table", repr(budget)))
         return dict(BUDGET)
     for key, value in budget.items():
         if key == "fleet":
             continue
         if key not in BUDGET:
-            found.append(catalogue.unknown("budget", key, BUDGET, own=False).replace("name", "key", 1))
+            found.append(catalogue.unknown("budget", key, BUDGET, own=False, kind="key"))
         elif not _number(value) or value < 0 or (key != "retries" and value == 0):
-            found.append(
-                f"budget.{key}: must be a number {'>= 0' if key == 'retries' else '> 0'}: got {value!r}"
-            )
+            least = ">= 0" if key == "retries" else "> 0"
+            found.append(Fault(f"budget.{key}", f"must be a number {least}", repr(value)))
     return {**BUDGET, **{k: v for k, v in budget.items() if k in BUDGET}}
 
 
-def _run_faults(run: Mapping[str, Any], axes: Mapping[str, tuple[Any, ...]], found: list[str]) -> None:
+def _run_faults(run: Mapping[str, Any], axes: Mapping[str, tuple[Any, ...]]) -> list[Fault]:
     """When the sweep itself is wrong its runs cannot be made; still say what is wrong with their fields."""
     fixed = {k: v for k, v in run.items() if k not in TAKEN}
     numbers = {
@@ -351,81 +342,74 @@ def _run_faults(run: Mapping[str, Any], axes: Mapping[str, tuple[Any, ...]], fou
     try:
         RunConfig(**_nested(fixed, {"lr": 0.1} | numbers), width=24, depth=6)
     except InputError as error:
-        found += [
-            line for line in _lines(error, axes) if not any(word in line for word in ("width:", "depth:"))
-        ]
+        own = [fault for fault in error.faults if fault.path not in SIZES]  # the size here is made up
+        return _in_sweep(own, axes)
+    return []
 
 
-def _try_cells(sweep: SweepConfig) -> list[str]:
-    """Faults of the runs: each axis value and each size in turn, which is all a fault can depend on in practice."""
+def _try_cells(sweep: SweepConfig) -> list[Fault]:
+    """Faults of the runs: each axis value and each size in turn, which is all a fault can depend on in
+    practice."""
     if "lr" not in sweep.axes and "lr" not in sweep.run:
-        return ["axes.lr: is required: a rate in run, or several as an axis"]
+        return [Fault("axes.lr", "is required: a rate in run, or several as an axis")]
     found = _idle(sweep)
     first = {k: v[0] for k, v in sweep.axes.items()}
     tried = [(size, first) for size in sweep.sizes] + [
         (sweep.sizes[0], first | {k: v}) for k, values in sweep.axes.items() for v in values[1:]
     ]
     for (width, depth), numbers in tried:
+        fields = _nested(sweep.run, numbers) | {"scheme": sweep.schemes[0], "base": sweep.base}
         try:
-            RunConfig(
-                **_nested(sweep.run, numbers),
-                scheme=sweep.schemes[0],
-                width=width,
-                depth=depth,
-                base=sweep.base,
-            )
+            RunConfig(**fields, width=width, depth=depth)
         except InputError as error:
-            found += [line for line in _lines(error, sweep.axes) if line not in found]
+            found += [fault for fault in _in_sweep(error.faults, sweep.axes) if fault not in found]
     return found
 
 
-def _file_faults(sweep: SweepConfig) -> list[str]:
+def _file_faults(sweep: SweepConfig) -> list[Fault]:
     """Users' files that cannot be told apart: one beside the sweep's file and another in the working
     folder."""
     named = [("run", key, sweep.run.get(key)) for key in ("model", "data", "loss")]
     named += [("axes", key, value) for key in ("model", "data", "loss") for value in sweep.axes.get(key, ())]
     found = []
     for table, key, name in named:
-        if catalogue.own(name):
+        if catalogue.is_own(name):
             try:
                 source_file(str(name).rpartition(":")[0])
             except InputError as error:
-                found.append(f"{table}.{key}: {error}")
+                found.append(Fault(f"{table}.{key}", str(error)))
     return found
 
 
-def _idle(sweep: SweepConfig) -> list[str]:
-    """Axes that could not change anything: every value would give the same numbers, and look as if it did not matter."""
+def _idle(sweep: SweepConfig) -> list[Fault]:
+    """Axes that could not change anything: every value would give the same numbers, and look as if it did not
+    matter."""
     chosen = {
         key: [str(v) for v in sweep.axes.get(key, [sweep.run.get(key, default)])]
         for key, default in (("optimizer", "sgd"), ("data", "digits"))
     }
+    optimizers = " and ".join(chosen["optimizer"])
     found = [
-        f"axes.{key}: not used by {' and '.join(chosen['optimizer'])}, so that every value gives the same run"
+        Fault(f"axes.{key}", f"not used by {optimizers}, so that every value gives the same run")
         for key, users in USERS.items()
         if key in sweep.axes and not set(users) & set(chosen["optimizer"])
     ]
-    if "batch_size" in sweep.axes and all(catalogue.own(name) for name in chosen["data"]):
-        found.append(
-            "axes.batch_size: your own data function makes the batches, so that every value gives the same run; sweep an option of it, as data_options.<name>"
-        )
+    if "batch_size" in sweep.axes and all(catalogue.is_own(name) for name in chosen["data"]):
+        law = "your own data function makes the batches, so that every value gives the same run"
+        cure = "sweep an option of it, as data_options.<name>"
+        found.append(Fault("axes.batch_size", law, next_step=cure))
     if "muon" in chosen["optimizer"] and 0 in sweep.axes.get("momentum", ()):
-        found.append("axes.momentum: 0 stands for muon's own default, 0.95; leave it out")
+        found.append(Fault("axes.momentum", "0 stands for muon's own default, 0.95; leave it out"))
     return found
 
 
-def _lines(error: InputError, axes: Mapping[str, Any]) -> list[str]:
+def _in_sweep(faults: Sequence[Fault], axes: Mapping[str, Any]) -> list[Fault]:
     """The faults of a run with the path they have in the sweep's file."""
     out = []
-    for line in str(error).splitlines()[1:]:
-        fault = line.removeprefix("  - ")
-        key = fault.split(":")[0]
-        where = {"width": "widths", "depth": "depths", "base width": "base", "base depth": "base"}
-        out.append(
-            f"{where[key]}{fault[len(key) :]}"
-            if key in where
-            else f"{'axes' if key in axes or key.split('.')[0] in axes else 'run'}.{fault}"
-        )
+    for fault in faults:
+        swept = fault.path in axes or fault.path.split(".")[0] in axes
+        path = SIZES.get(fault.path) or f"{'axes' if swept else 'run'}.{fault.path}"
+        out.append(replace(fault, path=path))
     return out
 
 

@@ -1,4 +1,5 @@
-"""A damaged store is put right before any work: rows that do not match their SHA-256 run again, a broken file gives way to its copy.
+"""A damaged store is put right before any work: rows that do not match their SHA-256 run again, a broken file
+gives way to its copy.
 
 Nothing is deleted: the damaged file is set aside under a name of its own, and what was done is said.
 """
@@ -10,34 +11,54 @@ import os
 from pathlib import Path
 
 from trimtab.errors import InputError
-from trimtab.sweeps.store import HEADER, Store, StoreError, intact
+from trimtab.sweeps.store import HEADER, Damage, Store, StoreError, intact
 
 
-def mended(path: str | Path) -> tuple[Store, list[str]]:
-    """Open a store for work, or make it; a damaged one is set aside and its copy, or a fresh start, takes its place.
+def open_for_work(path: str | Path) -> tuple[Store, list[str]]:
+    """Open a store for work, or make it; a damaged one is set aside and its copy, or a fresh start, takes its
+    place.
 
     Single rows that do not match their SHA-256 are run again; the rest is kept.
 
     Returns:
         the store, and what was done to it in words.
     """
-    place, said = Path(path), []
+    place = Path(path)
     try:
         store = Store(place, create=True)
         wrong = store.check()
     except StoreError as error:
         if error.full:  # not damaged
             raise
-        store, wrong = None, [str(error)]
-    if not wrong and store is not None:
-        return store, said
-    if store is not None and all(w.startswith("cell ") for w in wrong):
+        store, wrong = None, [Damage("file", str(error))]
+    if store is not None and not wrong:
+        return store, []
+    if store is not None and all(damage.place == "cell" for damage in wrong):
         return store, [_drop_rows(store)]
     if store is not None:
         store.close()
-    copied = place.with_name(place.name + ".copy").exists()
+    aside = _set_aside(place)
+    said = [f"the store {place} is damaged ({wrong[0]}); it was set aside as {aside.name}."]
+    copy = _copy_of(place)
+    if not _is_whole(copy):
+        said.append("There is no whole copy of it: the sweep begins anew.")
+        return Store(place, create=True), said
+    place.write_bytes(copy.read_bytes())
+    said.append("Its copy was put back; what was finished after the copy was made runs again.")
+    store = Store(place)
+    if store.check():
+        said.append(_drop_rows(store))
+    return store, said
+
+
+def _copy_of(place: Path) -> Path:
+    return place.with_name(place.name + ".copy")
+
+
+def _set_aside(place: Path) -> Path:
+    """Rename a damaged store, so that nothing is lost; a file that never was a store is left alone."""
     with place.open("rb") as file:
-        if not copied and file.read(len(HEADER)) != HEADER:  # somebody's notes, not a store that was damaged
+        if not _copy_of(place).exists() and file.read(len(HEADER)) != HEADER:  # somebody's notes
             raise InputError(
                 f"{place} is there and is no store: it is not replaced. Name another file as the store."
             )
@@ -45,31 +66,28 @@ def mended(path: str | Path) -> tuple[Store, list[str]]:
     os.replace(place, aside)
     for tail in ("-wal", "-shm"):
         place.with_name(place.name + tail).unlink(missing_ok=True)
-    copy = place.with_name(place.name + ".copy")
-    said.append(f"the store {place} is damaged ({wrong[0]}); it was set aside as {aside.name}.")
-    if copy.exists():
-        try:
-            held = Store(copy)
-            bad = [w for w in held.check() if not w.startswith("cell ")]
-            held.close()
-        except (StoreError, InputError) as error:
-            bad = [str(error)]
-        if not bad:
-            place.write_bytes(copy.read_bytes())
-            said.append("Its copy was put back; what was finished after the copy was made runs again.")
-            store = Store(place)
-            if store.check():
-                said.append(_drop_rows(store))
-            return store, said
-    said.append("There is no whole copy of it: the sweep begins anew.")
-    return Store(place, create=True), said
+    return aside
+
+
+def _is_whole(copy: Path) -> bool:
+    """Whether there is a copy whose structure is sound; single rows of it may be damaged."""
+    if not copy.exists():
+        return False
+    try:
+        held = Store(copy)
+        wrong = held.check()
+        held.close()
+    except (StoreError, InputError):
+        return False
+    return all(damage.place == "cell" for damage in wrong)
 
 
 def _drop_rows(store: Store) -> str:
     """Run again every cell whose row is not what was written."""
     bad = []
     for cell, config, state, result, error, sha, data, row in store._read(
-        "SELECT c.cell, c.config, c.state, c.result, c.error, c.sha, v.data, c.id FROM cells c LEFT JOIN curves v ON v.cell = c.cell"
+        "SELECT c.cell, c.config, c.state, c.result, c.error, c.sha, v.data, c.id FROM cells c LEFT JOIN "
+        "curves v ON v.cell = c.cell"
     ):
         if not intact(cell, config, state, result, error, sha, data):
             bad.append((row, cell))

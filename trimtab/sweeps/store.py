@@ -3,8 +3,9 @@
     waiting --claim (lease, token + 1)--> running --finish (same token)--> done | diverged | failed
        ^------------ lease over, or released ------'
 
-A claim takes a *unit*: one cell, or all cells of a fleet. A result is accepted once, from whoever holds the newest token;
-a worker that was frozen and comes back too late is refused. Each row carries a SHA-256 of what it says, checked whenever
+A claim takes a *unit*: one cell, or all cells of a fleet. A result is accepted once, from whoever holds the
+newest token; a worker that was frozen and comes back too late is refused. Each row carries a SHA-256 of what
+it says, checked whenever
 it is read: a flipped bit is never a number in a report.
 """
 
@@ -13,8 +14,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import math
-import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trimtab.errors import InputError, TrimtabError
+from trimtab.files import json_ready, replacing, write_text
 from trimtab.runs.results import OUTCOMES
 
 if TYPE_CHECKING:
@@ -41,23 +41,41 @@ MIGRATIONS = (
     """
     CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
     CREATE TABLE cells (
-        id INTEGER PRIMARY KEY, cell TEXT NOT NULL UNIQUE, label TEXT NOT NULL, config TEXT NOT NULL, unit TEXT NOT NULL, fleet INTEGER NOT NULL, cost REAL NOT NULL,
-        state TEXT NOT NULL, owner TEXT, token INTEGER NOT NULL DEFAULT 0, lease REAL, attempts INTEGER NOT NULL DEFAULT 0, accepted INTEGER NOT NULL DEFAULT 0,
+        id INTEGER PRIMARY KEY, cell TEXT NOT NULL UNIQUE, label TEXT NOT NULL, config TEXT NOT NULL,
+        unit TEXT NOT NULL, fleet INTEGER NOT NULL, cost REAL NOT NULL,
+        state TEXT NOT NULL, owner TEXT, token INTEGER NOT NULL DEFAULT 0, lease REAL,
+        attempts INTEGER NOT NULL DEFAULT 0, accepted INTEGER NOT NULL DEFAULT 0,
         result TEXT, error TEXT, sha TEXT
     );
     CREATE INDEX cells_next ON cells (state, attempts, cost DESC, id);
     CREATE INDEX cells_unit ON cells (unit);
     CREATE TABLE curves (cell TEXT PRIMARY KEY, data BLOB NOT NULL);
     """,
-    "CREATE TABLE attachments (id INTEGER PRIMARY KEY, kind TEXT NOT NULL, content TEXT NOT NULL, sha TEXT NOT NULL);",
+    """
+    CREATE TABLE attachments (
+        id INTEGER PRIMARY KEY, kind TEXT NOT NULL, content TEXT NOT NULL, sha TEXT NOT NULL
+    );
+    """,
     "ALTER TABLE cells ADD COLUMN steps INTEGER NOT NULL DEFAULT 0;",  # made so far by the run under way
 )
 
 
 class StoreError(TrimtabError):
-    """The store's file cannot be read or written as it should; `full`: for want of space, so that the same call resumes."""
+    """The store's file cannot be read or written as it should; `full`: for want of space, so that the same
+    call resumes."""
 
     full = False
+
+
+@dataclass(frozen=True)
+class Damage:
+    """One place where a store is not what was written: "file", "structure" or "cell", and in words."""
+
+    place: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
 
 
 @dataclass(frozen=True)
@@ -116,7 +134,8 @@ class Store:
             raise InputError(f"{self.path} is a database, but not a sweep's store.")
         if version > len(MIGRATIONS):
             raise InputError(
-                f"{self.path} was written by a newer trimtab (schema {version}, this one knows {len(MIGRATIONS)}). Update trimtab."
+                f"{self.path} was written by a newer trimtab (schema {version}, this one knows "
+                f"{len(MIGRATIONS)}). Update trimtab."
             )
         self._db.execute("PRAGMA synchronous = FULL")
         if version < len(MIGRATIONS):
@@ -171,18 +190,21 @@ class Store:
     def close(self) -> None:
         self._db.close()
 
-    # -- the grid ----------------------------------------------------------------------------------------------------------
+    # -- the grid
+    # --------------------------------------------------------------------------------------------------------
 
     def add(self, cells: Iterable[tuple[str, str, dict[str, Any], str, bool, float]]) -> int:
         """Add cells that are not there yet; returns how many were new.
 
         Args:
-            cells: (name, label, config, unit, whether the unit is a fleet, cost in floating point operations).
+            cells: (name, label, config, unit, whether the unit is a fleet, cost in floating point
+                operations).
         """
         before = self._db.total_changes
         with self._writing():
             self._db.executemany(
-                "INSERT OR IGNORE INTO cells (cell, label, config, unit, fleet, cost, state) VALUES (?, ?, ?, ?, ?, ?, 'waiting')",
+                "INSERT OR IGNORE INTO cells (cell, label, config, unit, fleet, cost, state) VALUES (?, ?, "
+                "?, ?, ?, ?, 'waiting')",
                 (
                     (cell, label, json.dumps(config, sort_keys=True), unit, int(fleet), cost)
                     for cell, label, config, unit, fleet, cost in cells
@@ -190,12 +212,13 @@ class Store:
             )
         return self._db.total_changes - before
 
-    def known(self) -> set[str]:
+    def cell_names(self) -> set[str]:
         """The names of all cells."""
         return {row[0] for row in self._read("SELECT cell FROM cells")}
 
     def versions(self) -> dict[int, int]:
-        """{version of the cells' fields: how many cells have it}; cells from before there were versions count as 1."""
+        """{version of the cells' fields: how many cells have it}; cells from before there were versions count
+        as 1."""
         return dict(
             self._read(
                 "SELECT coalesce(json_extract(config, '$.version'), 1), count(*) FROM cells GROUP BY 1"
@@ -204,13 +227,18 @@ class Store:
 
     def arithmetics(self) -> dict[str, int]:
         """{class of rounding: how many results were made in it}."""
-        query = "SELECT json_extract(result, '$.arithmetic') AS a, count(*) FROM cells WHERE result IS NOT NULL AND a IS NOT NULL GROUP BY a"
+        query = (
+            "SELECT json_extract(result, '$.arithmetic') AS a, count(*) FROM cells WHERE result IS NOT "
+            "NULL AND a IS NOT NULL GROUP BY a"
+        )
         return dict(self._read(query))
 
     def waiting_sources(self) -> list[tuple[str, dict[str, str]]]:
-        """(cell, {name: SHA-256 of the user's file it was made with}) of the cells that wait and have such files."""
+        """(cell, {name: SHA-256 of the user's file it was made with}) of the cells that wait and have such
+        files."""
         found = self._read(
-            "SELECT cell, json_extract(config, '$.sources') FROM cells WHERE state = 'waiting' AND json_extract(config, '$.sources') NOT IN ('{}')"
+            "SELECT cell, json_extract(config, '$.sources') FROM cells WHERE state = 'waiting' AND "
+            "json_extract(config, '$.sources') NOT IN ('{}')"
         )
         return [(cell, json.loads(held)) for cell, held in found]
 
@@ -236,7 +264,7 @@ class Store:
         """Facts about the sweep: name, config, toml, base, versions, command."""
         return {key: json.loads(value) for key, value in self._read("SELECT key, value FROM meta")}
 
-    # -- work --------------------------------------------------------------------------------------------------------------
+    # -- work ------------------------------------------------------------------------------------------------
 
     def claim(self, owner: str, lease: float = LEASE) -> Claim | None:
         """Take the costliest waiting unit, those that killed a worker last; None if nothing waits."""
@@ -252,7 +280,8 @@ class Store:
             if found is None:
                 return None
             rows = self._db.execute(
-                "UPDATE cells SET state = 'running', owner = ?, token = token + 1, attempts = attempts + 1, lease = ? WHERE unit = ? AND state = 'waiting' "
+                "UPDATE cells SET state = 'running', owner = ?, token = token + 1, attempts = attempts + 1, "
+                "lease = ? WHERE unit = ? AND state = 'waiting' "
                 "RETURNING id, cell, config, token, fleet, attempts",
                 (owner, now + lease, found[0]),
             ).fetchall()
@@ -275,19 +304,23 @@ class Store:
             )
 
     def release(self, owner: str, *, crashed: bool = False) -> int:
-        """Give an owner's claims back; after many crashes a unit is failed instead. Returns how many cells it held."""
+        """Give an owner's claims back; after many crashes a unit is failed instead. Returns how many cells it
+        held."""
         with self._writing():
             if crashed:
                 self._db.execute(
-                    "UPDATE cells SET state = 'failed', owner = NULL, error = ?, sha = NULL WHERE owner = ? AND state = 'running' AND attempts >= ?",
+                    "UPDATE cells SET state = 'failed', owner = NULL, error = ?, sha = NULL WHERE owner = ? "
+                    "AND state = 'running' AND attempts >= ?",
                     (
-                        f"the worker died {CRASHES} times while it ran this cell (out of memory, or a crash in native code)",
+                        f"the worker died {CRASHES} times while it ran this cell (out of memory, or a crash "
+                        "in native code)",
                         owner,
                         CRASHES,
                     ),
                 )
             changed = self._db.execute(
-                "UPDATE cells SET state = 'waiting', owner = NULL, attempts = attempts - ? WHERE owner = ? AND state = 'running'",
+                "UPDATE cells SET state = 'waiting', owner = NULL, attempts = attempts - ? WHERE owner = ? "
+                "AND state = 'running'",
                 (0 if crashed else 1, owner),
             ).rowcount
             self._seal_failed()
@@ -301,6 +334,19 @@ class Store:
                 "SELECT DISTINCT owner FROM cells WHERE state = 'running' AND owner IS NOT NULL"
             )
         ]
+
+    def claims(self) -> list[tuple[str, float | None, int]]:
+        """(owner, when its lease is over in seconds since 1970, how many cells it holds) of every claim."""
+        query = (
+            "SELECT coalesce(owner, ''), lease, count(*) FROM cells WHERE state = 'running' GROUP BY "
+            "owner, lease"
+        )
+        return self._read(query)
+
+    def count_collapsed(self) -> int:
+        """How many finished cells ended no better than they began."""
+        query = "SELECT count(*) FROM cells WHERE state = 'done' AND json_extract(result, '$.collapsed') = 1"
+        return self._read(query)[0][0]
 
     def finish(
         self,
@@ -324,14 +370,11 @@ class Store:
         accepted = 0
         with self._writing():
             for cell, state, result, curves, error in outcomes:
-                text = (
-                    None
-                    if result is None
-                    else json.dumps({k: _plain(v) for k, v in result.items()}, sort_keys=True)
-                )
-                data = None if curves is None else _packed(curves)
+                text = None if result is None else json.dumps(json_ready(result), sort_keys=True)
+                data = None if curves is None else _pack(curves)
                 changed = self._db.execute(
-                    "UPDATE cells SET state = ?, result = ?, error = ?, sha = ?, owner = NULL, lease = NULL, accepted = accepted + 1 WHERE cell = ? AND token = ? AND state = 'running'",
+                    "UPDATE cells SET state = ?, result = ?, error = ?, sha = ?, owner = NULL, lease = "
+                    "NULL, accepted = accepted + 1 WHERE cell = ? AND token = ? AND state = 'running'",
                     (state, text, error, _sha(cell, state, text, error, data), cell, tokens[cell]),
                 ).rowcount
                 if changed and data is not None:
@@ -356,39 +399,51 @@ class Store:
                 f"DELETE FROM curves WHERE cell IN (SELECT cell FROM cells WHERE state IN ({marks}))", chosen
             )
             return self._db.execute(
-                f"UPDATE cells SET state = 'waiting', owner = NULL, attempts = 0, result = NULL, error = NULL, sha = NULL WHERE state IN ({marks})",
+                "UPDATE cells SET state = 'waiting', owner = NULL, attempts = 0, result = NULL, error = "
+                f"NULL, sha = NULL WHERE state IN ({marks})",
                 chosen,
             ).rowcount
 
-    # -- reading -----------------------------------------------------------------------------------------------------------
+    # -- reading ---------------------------------------------------------------------------------------------
 
     def counts(self) -> dict[str, int]:
         """How many cells are in each state."""
         return dict.fromkeys(STATES, 0) | dict(self._read("SELECT state, count(*) FROM cells GROUP BY state"))
 
     def costs(self) -> tuple[float, float]:
-        """(floating point operations spent, of all cells), for the time to go; runs under way count by their steps."""
-        share = "CASE WHEN state IN ('done', 'diverged', 'failed') THEN 1.0 WHEN state = 'running' THEN 1.0 * steps / json_extract(config, '$.steps') ELSE 0.0 END"
+        """(floating point operations spent, of all cells), for the time to go; runs under way count by their
+        steps."""
+        share = (
+            "CASE WHEN state IN ('done', 'diverged', 'failed') THEN 1.0 WHEN state = 'running' THEN 1.0 * "
+            "steps / json_extract(config, '$.steps') ELSE 0.0 END"
+        )
         row = self._read(
-            f"SELECT sum(cost * min(1.0, {share})), sum(cost) FROM cells WHERE json_extract(config, '$.steps') > 0"
+            f"SELECT sum(cost * min(1.0, {share})), sum(cost) FROM cells WHERE json_extract(config, "
+            "'$.steps') > 0"
         )[0]
         return float(row[0] or 0), float(row[1] or 0)
 
     def under_way(self) -> list[tuple[int, int]]:
         """(steps made, steps in all) of each unit that is running."""
         return self._read(
-            "SELECT max(steps), max(json_extract(config, '$.steps')) FROM cells WHERE state = 'running' GROUP BY unit"
+            "SELECT max(steps), max(json_extract(config, '$.steps')) FROM cells WHERE state = 'running' "
+            "GROUP BY unit"
         )
 
     def finished_elsewhere(self) -> set[str]:
-        """Canonical configurations, without the users' files' hashes, of finished cells that name such files."""
-        query = "SELECT json_remove(config, '$.sources') FROM cells WHERE state IN ('done', 'diverged') AND json_extract(config, '$.sources') NOT IN ('{}')"
+        """Canonical configurations, without the users' files' hashes, of finished cells that name such
+        files."""
+        query = (
+            "SELECT json_remove(config, '$.sources') FROM cells WHERE state IN ('done', 'diverged') AND "
+            "json_extract(config, '$.sources') NOT IN ('{}')"
+        )
         return {json.dumps(json.loads(row[0]), sort_keys=True) for row in self._read(query)}
 
     def best(self) -> tuple[float, dict[str, Any]] | None:
         """(lowest training loss so far, its configuration)."""
         found = self._read(
-            "SELECT json_extract(result, '$.train_loss') AS loss, config FROM cells WHERE state = 'done' AND json_extract(result, '$.collapsed') = 0 ORDER BY loss LIMIT 1"
+            "SELECT json_extract(result, '$.train_loss') AS loss, config FROM cells WHERE state = 'done' AND "
+            "json_extract(result, '$.collapsed') = 0 ORDER BY loss LIMIT 1"
         )
         return (found[0][0], json.loads(found[0][1])) if found else None
 
@@ -401,28 +456,24 @@ class Store:
             )
         ]
 
-    def check(self) -> list[str]:
+    def check(self) -> list[Damage]:
         """What is wrong with the file: SQLite's own structure, and each finished row against its SHA-256."""
-        wrong: list[str] = []
+        query = (
+            "SELECT c.cell, c.config, c.state, c.result, c.error, c.sha, v.data FROM cells c "
+            "LEFT JOIN curves v ON v.cell = c.cell ORDER BY c.id"
+        )
         try:
-            wrong += [
-                f"structure: {row[0]}"
-                for row in self._db.execute("PRAGMA integrity_check(5)").fetchall()
-                if row[0] != "ok"
-            ]
-            if wrong:
-                return wrong
-            for cell, config, state, result, error, sha, data in self._db.execute(
-                "SELECT c.cell, c.config, c.state, c.result, c.error, c.sha, v.data FROM cells c LEFT JOIN curves v ON v.cell = c.cell ORDER BY c.id"
-            ):
-                if not intact(cell, config, state, result, error, sha, data):
-                    wrong.append(f"cell {str(cell)[:80]}: its contents do not match their SHA-256")
+            broken = [row[0] for row in self._db.execute("PRAGMA integrity_check(5)") if row[0] != "ok"]
+            if broken:
+                return [Damage("structure", f"structure: {words}") for words in broken]
+            wrong = [str(row[0])[:80] for row in self._db.execute(query) if not intact(*row)]
         except (sqlite3.Error, UnicodeDecodeError) as error:
-            wrong.append(f"structure: {error}")
-        return wrong
+            return [Damage("structure", f"structure: {error}")]
+        return [Damage("cell", f"cell {cell}: its contents do not match their SHA-256") for cell in wrong]
 
     def to_pandas(self) -> pd.DataFrame:
-        """One row per cell: `cell`, `label`, `state`, the configuration's fields (nested ones dotted), the results, `error`.
+        """One row per cell: `cell`, `label`, `state`, the configuration's fields (nested ones dotted), the
+        results, `error`.
 
         Raises:
             StoreError: a row does not match its SHA-256, or SQLite finds the file broken.
@@ -432,7 +483,9 @@ class Store:
         wrong = self.check()
         if wrong:
             raise StoreError(
-                f"the store {self.path} is damaged: {wrong[0]}{f' and {len(wrong) - 1} more faults' if len(wrong) > 1 else ''}. `trimtab sweep` again mends it."
+                f"the store {self.path} is damaged: "
+                f"{wrong[0]}{f' and {len(wrong) - 1} more faults' if len(wrong) > 1 else ''}. `trimtab "
+                "sweep` again mends it."
             )
         rows = []
         for cell, label, state, config, result, error in self._read(
@@ -466,18 +519,14 @@ class Store:
 
     def to_csv(self, path: str | Path) -> None:
         """Write `to_pandas` as CSV, whole or not at all."""
-        draft = Path(f"{path}.draft")
-        try:
-            self.to_pandas().to_csv(draft, index=False)
-            os.replace(draft, path)
-        except OSError as error:
-            draft.unlink(missing_ok=True)
-            raise InputError(f"{path} could not be written: {error.strerror}.") from error
+        write_text(path, self.to_pandas().to_csv(index=False, lineterminator="\n"))
 
     def curves(self, cell: str) -> dict[str, np.ndarray]:
-        """A finished cell's curves: "step", "loss", "smoothed", and "test_step", "test_loss", "accuracy" if evaluated; else {}."""
+        """A finished cell's curves: "step", "loss", "smoothed", and "test_step", "test_loss", "accuracy" if
+        evaluated; else {}."""
         found = self._read(
-            "SELECT c.config, c.state, c.result, c.error, c.sha, v.data FROM cells c JOIN curves v ON v.cell = c.cell WHERE c.cell = ?",
+            "SELECT c.config, c.state, c.result, c.error, c.sha, v.data FROM cells c JOIN curves v ON "
+            "v.cell = c.cell WHERE c.cell = ?",
             cell,
         )
         if not found:
@@ -489,7 +538,7 @@ class Store:
         with np.load(io.BytesIO(found[0][-1]), allow_pickle=False) as held:
             return {key: held[key] for key in held.files}
 
-    # -- sections of a report ------------------------------------------------------------------------------------------------
+    # -- sections of a report --------------------------------------------------------------------------------
 
     def attach(self, kind: str, content: Mapping[str, Any]) -> None:
         """Keep a section for the report (kind "check" or "limit"); one with the same title is replaced."""
@@ -516,7 +565,7 @@ class Store:
             out.append(json.loads(text))
         return out
 
-    # -- the copy beside it --------------------------------------------------------------------------------------------------
+    # -- the copy beside it ----------------------------------------------------------------------------------
 
     @property
     def copy_path(self) -> Path:
@@ -525,25 +574,22 @@ class Store:
 
     def copy(self) -> None:
         """Keep a whole copy beside the store: written under a temporary name, synced, renamed."""
-        draft = self.path.with_name(f"{self.path.name}.{os.getpid()}.draft")
-        draft.unlink(missing_ok=True)
         try:
-            target = sqlite3.connect(draft)
-            self._db.backup(target)
-            target.execute("PRAGMA journal_mode = DELETE")
-            target.close()
-            with draft.open("rb") as file:
-                os.fsync(file.fileno())
-            os.replace(draft, self.copy_path)
+            with replacing(self.copy_path) as draft:
+                try:
+                    target = sqlite3.connect(draft)
+                    self._db.backup(target)
+                    target.execute("PRAGMA journal_mode = DELETE")
+                    target.close()
+                finally:
+                    Path(f"{draft}-journal").unlink(missing_ok=True)
         except (sqlite3.Error, OSError) as error:
             fault = StoreError(
-                f"the copy {self.copy_path} could not be written: {error}. Free some space and run the same command again."
+                f"the copy {self.copy_path} could not be written: {error}. Free some space and run the same "
+                "command again."
             )
             fault.full = True
             raise fault from error
-        finally:
-            for place in (draft, Path(f"{draft}-journal")):
-                place.unlink(missing_ok=True)
 
 
 def intact(cell: Any, config: Any, state: Any, result: Any, error: Any, sha: Any, data: Any) -> bool:
@@ -568,12 +614,8 @@ def _sha(cell: str, state: str, result: str | None, error: str | None, data: byt
     return digest.hexdigest()
 
 
-def _packed(curves: Mapping[str, Any]) -> bytes:
+def _pack(curves: Mapping[str, Any]) -> bytes:
     buffer = io.BytesIO()
     held: dict[str, Any] = {key: np.asarray(value) for key, value in curves.items()}
     np.savez_compressed(buffer, **held)
     return buffer.getvalue()
-
-
-def _plain(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,9 +1,12 @@
-"""A worker: claim a unit, train it, commit, again. It is killed -9 without harm, and never outlives its driver.
+"""A worker: claim a unit, train it, commit, again. It is killed -9 without harm, and never outlives its
+driver.
 
-Checkpoints lie in `<store>.work/`, named by the unit's hash, so whoever claims the unit next goes on from there. A thread
-keeps the lease alive, watches the driver's pipe (closed means the driver is gone) and the wall clock of the unit.
+Checkpoints lie in `<store>.work/`, named by the unit's hash, so whoever claims the unit next goes on from
+there. A thread keeps the lease alive, watches the driver's pipe (closed means the driver is gone) and the
+wall clock of the unit.
 
-Asked to stop, a worker that trains leaves after its step with a checkpoint. One that is still setting its unit up has nothing
+Asked to stop, a worker that trains leaves after its step with a checkpoint. One that is still setting its
+unit up has nothing
 to save: the watching thread gives the claim back and ends the process.
 """
 
@@ -24,7 +27,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from trimtab import files
+from trimtab.files import looking_in
 from trimtab.runs import checkpoints, fleet, user_code
 from trimtab.runs.arithmetic import arithmetic
 from trimtab.runs.config import RunConfig
@@ -35,6 +38,7 @@ from trimtab.sweeps.store import Claim, Store, StoreError
 BEAT = 4.0  # seconds between heartbeats, which carry how far the run is
 GLANCE = 0.2  # seconds between looks at the pipe and the clock
 DISK = 28  # exit code of a worker that could not write: errno.ENOSPC's number
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 GRACE = 5.0  # seconds beyond the wall clock before a unit that does not come back is cut off
 
 
@@ -85,75 +89,60 @@ class Worker:
         return 0
 
     def _do(self, claim: Claim) -> None:
-        path = self.folder / f"{claim.unit}.checkpoint"
-        held = {name: sha for c in claim.configs for name, sha in (c.get("sources") or {}).items()}
-        self.files |= user_code.sources(*(name for name in held if name not in self.files))
-        changed = [name for name, sha in held.items() if self.files.get(name, sha) != sha]
+        """Train a unit and commit its results, or what went wrong."""
+        changed = self._changed_files(claim)
         if changed:
-            self._fail(
-                claim,
-                claim.cells,
-                f"{', '.join(changed)}: the file has changed since this cell was made. `trimtab sweep` again runs the cells of the file as it is now.",
+            text = (
+                f"{', '.join(changed)}: the file has changed since this cell was made. `trimtab sweep` "
+                "again runs "
             )
+            self._fail(claim, claim.cells, text + "the cells of the file as it is now.")
             return
+        path = self.folder / f"{claim.unit}.checkpoint"
         try:
             configs = [RunConfig(**c) for c in claim.configs]
-            if claim.fleet:
-                results = fleet.run(
-                    configs,
-                    checkpoint=path,
-                    every=self.budget["checkpoint_seconds"],
-                    progress=self._stepped,
-                    stop=self._asked,
-                )
-            else:
-                results = [
-                    run(
-                        configs[0],
-                        checkpoint=path,
-                        every=self.budget["checkpoint_seconds"],
-                        progress=self._stepped,
-                        stop=self._asked,
-                    )
-                ]
+            results = self._train(claim, configs, path)
         except Interrupted:
-            if self.over:
-                self._fail(
-                    claim,
-                    claim.cells,
-                    f"the run took longer than its wall clock of {self.budget['cell_seconds']:g} s (budget.cell_seconds)",
-                )
-                checkpoints.remove(path)
-            else:
+            if not self.over:
                 self.store.release(self.owner)
+                return
+            limit = f"{self.budget['cell_seconds']:g} s (budget.cell_seconds)"
+            self._fail(claim, claim.cells, f"the run took longer than its wall clock of {limit}")
+            checkpoints.remove(path)
             return
         except StoreError:
             raise
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS):
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno in NO_SPACE:
                 raise
-            self._raised(claim)
+            self._handle_error(claim)
             return
-        except Exception:
-            self._raised(claim)
-            return
-        self.store.finish_all(
-            claim,
-            [
-                outcome(cell, result, c.device)
-                for cell, result, c in zip(claim.cells, results, configs, strict=True)
-            ],
-        )
+        ended = zip(claim.cells, results, configs, strict=True)
+        self.store.finish_all(claim, [outcome(cell, result, c.device) for cell, result, c in ended])
         checkpoints.remove(path)
 
-    def _raised(self, claim: Claim) -> None:
-        """A unit raised. A fleet is taken apart: each member alone has the numbers it has in the fleet, and only the guilty fail."""
+    def _changed_files(self, claim: Claim) -> list[str]:
+        """The users' functions whose file is not the one that the unit's cells were made with."""
+        held = {name: sha for c in claim.configs for name, sha in (c.get("sources") or {}).items()}
+        self.files |= user_code.sources(*(name for name in held if name not in self.files))
+        return [name for name, sha in held.items() if self.files.get(name, sha) != sha]
+
+    def _train(self, claim: Claim, configs: list[RunConfig], path: Path) -> list[RunResult]:
+        every = self.budget["checkpoint_seconds"]
+        given: dict[str, Any] = dict(progress=self._note_step, stop=self._should_stop)
+        if claim.fleet:
+            return fleet.run(configs, checkpoint=path, every=every, **given)
+        return [run(configs[0], checkpoint=path, every=every, **given)]
+
+    def _handle_error(self, claim: Claim) -> None:
+        """A unit raised. A fleet is taken apart: each member alone has the numbers it has in the fleet, and
+        only the guilty fail."""
         text = traceback.format_exc()
         checkpoints.remove(self.folder / f"{claim.unit}.checkpoint")
         if claim.fleet and len(claim.cells) > 1:
             for cell, config in zip(claim.cells, claim.configs, strict=True):
                 try:
-                    result = fleet.run([RunConfig(**config)], stop=self._asked)[0]
+                    result = fleet.run([RunConfig(**config)], stop=self._should_stop)[0]
                 except Interrupted:
                     self.store.release(self.owner)
                     return
@@ -169,10 +158,10 @@ class Worker:
     def _fail(self, claim: Claim, cells: tuple[str, ...], text: str) -> None:
         self.store.finish_all(claim, [(cell, "failed", None, None, text) for cell in cells])
 
-    def _stepped(self, step: int, *_: Any) -> None:
+    def _note_step(self, step: int, *_: Any) -> None:
         self.steps = step + 1
 
-    def _asked(self) -> bool:
+    def _should_stop(self) -> bool:
         claim, self.training = self.claim, True
         if claim is not None and time.monotonic() - self.begun > self.budget["cell_seconds"] * len(
             claim.cells
@@ -218,9 +207,8 @@ class Worker:
                 os._exit(3)
             if time.monotonic() - beaten > BEAT:
                 beaten = time.monotonic()
-                with contextlib.suppress(
-                    StoreError
-                ):  # the main thread meets the same fault when it commits, and says so
+                # the main thread meets the same fault when it commits, and says so
+                with contextlib.suppress(StoreError):
                     store.heartbeat(self.owner, steps=self.steps)
 
 
@@ -239,9 +227,13 @@ def outcome(
 
 
 def start(
-    path: str, owner: str, lifeline: int | None, budget: dict[str, float], roots: list[str], threads: int
+    path: str, owner: str, lifeline: int | None, budget: dict[str, float], folder: str | None, threads: int
 ) -> int:
-    """What a new process does: set its threads, then loop."""
+    """What a new process does: set its threads, then loop.
+
+    Args:
+        folder: of the sweep's file, where the user's files are looked for first.
+    """
     torch.set_num_threads(threads)
-    files.ROOTS.extend(Path(root) for root in roots)
-    return Worker(Path(path), owner, lifeline, budget).loop()
+    with looking_in(folder):
+        return Worker(Path(path), owner, lifeline, budget).loop()

@@ -1,8 +1,10 @@
 """Where batches come from: the order of examples as a counter-based random function of (seed, epoch).
 
-    batch(seed, step) = examples[ permutation(seed, step // n) [ (step mod n) B : ... + B ] ],    n = train // B
+    batch(seed, step) = examples[ permutation(seed, step // n) [ (step mod n) B : ... + B ] ],    n = train //
+    B
 
-Philox is keyed by (seed, purpose, epoch), so any step's batch costs the same and none needs the ones before it.
+Philox is keyed by (seed, purpose, epoch), so any step's batch costs the same and none needs the ones before
+it.
 """
 
 from __future__ import annotations
@@ -19,13 +21,13 @@ from torch import Tensor
 
 from trimtab.data.catalogue import Shape
 from trimtab.errors import InputError
-from trimtab.files import folders, found_at
+from trimtab.files import find_file, folders
 
 Batch = tuple[Tensor, Tensor]
 ORDER, CHANGE, PLACE = 1, 2, 3  # what a random stream is for
 
 
-class Source(Protocol):
+class Dataset(Protocol):
     """What `train` asks of a data set."""
 
     shape: Shape
@@ -53,7 +55,7 @@ def order(seed: int, epoch: int, n: int) -> np.ndarray:
 def indices(seed: int, step: int, size: int, n: int) -> np.ndarray:
     """Which examples one step sees: each once an epoch, a last incomplete batch left out.
 
-    >>> [i.tolist() == order(7, 0, 10)[4 * s : 4 * s + 4].tolist() for s, i in ((0, indices(7, 0, 4, 10)), (1, indices(7, 1, 4, 10)))]
+    >>> [indices(7, step, 4, 10).tolist() == order(7, 0, 10)[4 * step :][:4].tolist() for step in (0, 1)]
     [True, True]
     """
     epoch, within = divmod(step, n // size)
@@ -84,7 +86,7 @@ class Tensors:
         self._scale = None if mean is None or std is None else (mean.view(-1, 1, 1), std.view(-1, 1, 1))
         self._flip, self._crop = flip, crop
 
-    def _made(self, x: Tensor) -> Tensor:
+    def _normalise(self, x: Tensor) -> Tensor:
         if self._scale is None:
             return x
         return (x.float() - self._scale[0]) / self._scale[1]
@@ -92,16 +94,16 @@ class Tensors:
     def batch(self, split: str, seed: int, step: int, size: int) -> Batch:
         x, y = self._train if split == "train" else self._test
         rows = torch.from_numpy(indices(seed, step, size, len(x)))
-        return augmented(self._made(x[rows]), seed, step, self._flip, self._crop), y[rows]
+        return augment(self._normalise(x[rows]), seed, step, self._flip, self._crop), y[rows]
 
     def test(self, size: int, limit: int | None) -> Iterator[Batch]:
         x, y = self._test
         n = len(x) if limit is None else min(limit, len(x))
         for i in range(0, n, size):
-            yield self._made(x[i : min(i + size, n)]), y[i : min(i + size, n)]
+            yield self._normalise(x[i : min(i + size, n)]), y[i : min(i + size, n)]
 
 
-def augmented(x: Tensor, seed: int, step: int, flip: bool, crop: int) -> Tensor:
+def augment(x: Tensor, seed: int, step: int, flip: bool, crop: int) -> Tensor:
     """Images mirrored and shifted at random, by a stream of (seed, step)."""
     if not (flip or crop):
         return x
@@ -125,14 +127,15 @@ def augmented(x: Tensor, seed: int, step: int, flip: bool, crop: int) -> Tensor:
 
 
 def find(folder: str | None, default: str, what: str, where_from: str) -> Path:
-    """The folder or file of a data set: as given (beside the configuration first), else `default` inside $TRIMTAB_DATA.
+    """The folder or file of a data set: as given (beside the configuration first), else `default` inside
+    $TRIMTAB_DATA.
 
     Raises:
         InputError: with every place looked at and where to get the data.
     """
     root = os.environ.get("TRIMTAB_DATA")
     given = Path(folder).expanduser() if folder else None
-    if given is not None and (named := found_at(given)) is not None:
+    if given is not None and (named := find_file(given)) is not None:
         return named
     places = list(dict.fromkeys(place / given for place in folders())) if given is not None else []
     if root and not (folder and Path(folder).is_absolute()):
@@ -144,5 +147,6 @@ def find(folder: str | None, default: str, what: str, where_from: str) -> Path:
         ", ".join(str(p) for p in places) or "nowhere: neither data_options nor $TRIMTAB_DATA names a folder"
     )
     raise InputError(
-        f"{what} was not found; looked for {looked}. {where_from} Then set TRIMTAB_DATA to the folder that holds {default}."
+        f"{what} was not found; looked for {looked}. {where_from} Then set TRIMTAB_DATA to the folder that "
+        f"holds {default}."
     )

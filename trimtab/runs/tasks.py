@@ -1,8 +1,8 @@
 """What a configuration names, made real: the model at its size, the batches, the loss, the parametrization.
 
 The structure of a model does not depend on the draw of its weights. So one canonical draw is parametrized
-for each (model, size, scheme, gamma0), and every run of that size multiplies its own draw by the same numbers: a run's
-start depends on its own seed alone, whoever else is trained.
+for each (model, size, scheme, gamma0), and every run of that size multiplies its own draw by the same
+numbers: a run's start depends on its own seed alone, whoever else is trained.
 """
 
 from __future__ import annotations
@@ -15,24 +15,23 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from trimtab.data.opening import open_data
-from trimtab.errors import InputError, TrimtabError, faults
+from trimtab.errors import Fault, InputError, TrimtabError, faults
 from trimtab.files import folders
 from trimtab.models.builders import BUILD
 from trimtab.models.catalogue import fitting, size_faults
 from trimtab.parametrization.planning import of_draws
 from trimtab.parametrization.result import Parametrization
-from trimtab.runs.catalogue import own
-from trimtab.runs.config import RunConfig
-from trimtab.runs.published import fitted, published
-from trimtab.runs.user_code import beside, built, by_split, load
+from trimtab.runs.catalogue import is_own
+from trimtab.runs.config import RunConfig, batch_fault
+from trimtab.runs.losses import Batch, cross_entropy, forward, length, mse
+from trimtab.runs.published import fit_fields, load_published
+from trimtab.runs.user_code import beside, build_model, by_split, load
 
 PLAN_SEED = 0
 EVAL_BATCH = 500
-IGNORED = -100  # a target that torch's cross-entropy leaves out
 HF = "hf:"
 SHARED = {
     "model",
@@ -53,10 +52,9 @@ SHARED = {
 }
 
 Made = TypeVar("Made")
-Batch = Any  # (inputs, target), or a dict of keyword arguments
 
 
-class Setup:
+class Task:
     """Everything a run needs that does not depend on its numbers (rate, momentum, decay, seed).
 
     Attributes:
@@ -72,24 +70,26 @@ class Setup:
 
     @functools.cached_property
     def plan(self) -> Parametrization:
-        return self._parametrized()
+        return self._make_plan()
 
     @functools.cached_property
     def sample(self) -> nn.Module:
         """The model at its size as its own code draws it, in training mode, to look at."""
-        return self.drawn(self.config.width, self.config.depth, PLAN_SEED).to(self.config.device).train()
+        return self.draw(self.config.width, self.config.depth, PLAN_SEED).to(self.config.device).train()
 
-    # -- data ------------------------------------------------------------------------------------------------------------
+    # -- data
+    # --------------------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
         c = self.config
         if (fault := device_fault(c.device)) is not None:
-            raise InputError(fault)
-        self.source = None if own(c.data) else open_data(c.data, c.data_options)
+            raise InputError(str(fault), [fault])
+        self.source = None if is_own(c.data) else open_data(c.data, c.data_options)
         self._function = load(c.data) if self.source is None else None
         if self._function is not None and not by_split(self._function):
             raise InputError(
-                f"data: {c.data} must be data(split, seed, step), with split 'train' or 'test': it takes {inspect.signature(self._function)}."
+                f"data: {c.data} must be data(split, seed, step), with split 'train' or 'test': it takes "
+                f"{inspect.signature(self._function)}."
             )
         self._fields: dict[str, Any] = {}  # of a published model's configuration, on a data set of the zoo
         if self.source is not None:
@@ -98,11 +98,9 @@ class Setup:
                 size_faults(c.model, c.width, c.depth, c.model_options, shape) if c.model in BUILD else []
             )
             if c.model.startswith(HF):
-                self._fields, problems = fitted(c.model.removeprefix(HF), shape, c.model_options)
+                self._fields, problems = fit_fields(c.model.removeprefix(HF), shape, c.model_options)
             if shape.train is not None and c.batch_size > shape.train:
-                problems.append(
-                    f"batch_size: must be at most the training set's size, {shape.train}: got {c.batch_size}"
-                )
+                problems.append(batch_fault(shape.train, c.batch_size))
             if problems:
                 raise faults(f"{len(problems)} faults in the run's configuration", problems)
 
@@ -110,7 +108,7 @@ class Setup:
         """The training batch of a step: a pure function of (seed, step)."""
         if self.source is not None:
             return self.source.batch("train", seed, step, self.config.batch_size)
-        return self._called("train", seed, step)
+        return self._call("train", seed, step)
 
     def tests(self) -> Iterator[Batch]:
         """The test batches, the same for every seed."""
@@ -122,11 +120,11 @@ class Setup:
         seen = step = 0
         # a function has no end: without a limit one batch is looked at
         while seen < (self.config.eval_examples or 1):
-            batch = self._called("test", 0, step)
+            batch = self._call("test", 0, step)
             yield batch
             seen, step = seen + length(batch), step + 1
 
-    def _called(self, split: str, seed: int, step: int) -> Batch:
+    def _call(self, split: str, seed: int, step: int) -> Batch:
         assert self._function is not None
         batch = self._function(split, seed, step, **self.config.data_options)
         if isinstance(batch, Mapping):
@@ -134,21 +132,24 @@ class Setup:
         if isinstance(batch, list | tuple) and len(batch) == 2:
             return tuple(batch)
         raise InputError(
-            f"{self.config.data} must return (inputs, target) or a dict of the model's arguments: got {type(batch).__name__}."
+            f"{self.config.data} must return (inputs, target) or a dict of the model's arguments: got "
+            f"{type(batch).__name__}."
         )
 
-    # -- model -----------------------------------------------------------------------------------------------------------
+    # -- model -----------------------------------------------------------------------------------------------
 
     def build(self, width: int, depth: int) -> nn.Module:
         c = self.config
-        if own(c.model):
-            return built(named(c.model), width, depth, self._fields or c.model_options, name=c.model)
+        if is_own(c.model):
+            return build_model(
+                find_builder(c.model), width, depth, self._fields or c.model_options, name=c.model
+            )
         options = dict(c.model_options)
         if self.source is not None:
             options = {**fitting(c.model, self.source.shape), **options}
         return BUILD[c.model](width, depth, **options)
 
-    def drawn(self, width: int, depth: int, seed: int) -> nn.Module:
+    def draw(self, width: int, depth: int, seed: int) -> nn.Module:
         """A model drawn from `seed`, the global generator left as it was."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -159,7 +160,7 @@ class Setup:
 
     def example(self) -> Any:
         """Inputs of a small forward, made of the first training examples."""
-        if own(self.config.model) and not self.config.model.startswith(HF):
+        if is_own(self.config.model) and not self.config.model.startswith(HF):
             made = beside(self.config.model, "example")
             if made is not None:
                 return made()
@@ -167,13 +168,13 @@ class Setup:
         few = _few(batch if isinstance(batch, dict) else batch[0])
         return few if isinstance(few, dict | tuple) else (few,)
 
-    def _parametrized(self) -> Parametrization:
+    def _make_plan(self) -> Parametrization:
         c = self.config
         width, depth = c.base or (c.width, c.depth)
         if c.model in BUILD and c.model_options.get("skip", True) is False:
             depth = c.depth  # no skip, no branch to scale: only the width is carried over
         example = self.example()
-        pair = lambda seed: (self.drawn(c.width, c.depth, seed), self.drawn(width, depth, seed))  # noqa: E731
+        pair = lambda seed: (self.draw(c.width, c.depth, seed), self.draw(width, depth, seed))  # noqa: E731
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(PLAN_SEED)
             return of_draws(
@@ -181,8 +182,9 @@ class Setup:
             )
 
     def begin(self, seed: int) -> tuple[nn.Module, Parametrization]:
-        """The model a run begins with, its own draw times this size's numbers, and the numbers that go with it."""
-        model = self.drawn(self.config.width, self.config.depth, seed)
+        """The model a run begins with, its own draw times this size's numbers, and the numbers that go with
+        it."""
+        model = self.draw(self.config.width, self.config.depth, seed)
         plan = self.plan.on(model)
         return model.to(self.config.device), plan
 
@@ -205,16 +207,18 @@ class Setup:
             self.evaluate(self.sample, self.cast(self.batch(0, 0)))
         return 3.0 * counter.get_total_flops()
 
-    # -- loss ------------------------------------------------------------------------------------------------------------
+    # -- loss ------------------------------------------------------------------------------------------------
 
     def cast(self, batch: Batch) -> Batch:
         """A batch on the run's device, its floats in the run's precision."""
         dtype = torch.float64 if self.config.dtype == "float64" else torch.float32
         if self.config.device == "cpu" and dtype == torch.float32 and self.source is not None:
             return batch  # the zoo's data is made like this
-        move = lambda v: (
-            v.to(self.config.device, dtype if v.is_floating_point() else None) if isinstance(v, Tensor) else v
-        )
+
+        def move(v: Any) -> Any:
+            floats = isinstance(v, Tensor) and v.is_floating_point()
+            return v.to(self.config.device, dtype if floats else None) if isinstance(v, Tensor) else v
+
         if isinstance(batch, dict):
             return {k: move(v) for k, v in batch.items()}
         inputs, target = batch
@@ -227,11 +231,11 @@ class Setup:
     @functools.cached_property
     def loss(self) -> Callable[[Any, Batch], Tensor]:
         c = self.config
-        if c.loss is not None and own(c.loss):
+        if c.loss is not None and is_own(c.loss):
             return load(c.loss)
         near = (
             beside(c.model, "loss")
-            if c.loss is None and own(c.model) and not c.model.startswith(HF)
+            if c.loss is None and is_own(c.model) and not c.model.startswith(HF)
             else None
         )
         return near or (mse if c.loss == "mse" else cross_entropy)
@@ -246,41 +250,40 @@ class Setup:
             return self.loss(output, batch), output
 
 
-def device_fault(device: str | None) -> str | None:
+def device_fault(device: str | None) -> Fault | None:
     """What is wrong with a device on this machine; None if nothing is.
 
-    >>> device_fault("cpu"), device_fault("gpu")
+    >>> device_fault("cpu"), str(device_fault("gpu"))
     (None, "device: must be cpu, cuda, cuda:N or mps: got 'gpu'")
     """
     kind, _, number = (device or "cpu").partition(":")
     if kind not in ("cpu", "cuda", "mps") or (number and not number.isdigit()):
-        return f"device: must be cpu, cuda, cuda:N or mps: got {device!r}"
+        return Fault("device", "must be cpu, cuda, cuda:N or mps", repr(device))
     there = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}[kind]
     if int(number or 0) >= there:
         seen = f"torch {torch.__version__} sees {there or 'no'} {kind} device{'s' if there != 1 else ''} here"
-        return (
-            f"device: got {device!r}, but {seen}. Pass device = 'cpu', or install a torch built for your GPU"
-        )
+        cure = "Pass device = 'cpu', or install a torch built for your GPU"
+        return Fault("device", f"got {device!r}, but {seen}. {cure}")
     return None
 
 
-def setup(config: RunConfig) -> Setup:
+def prepare(config: RunConfig) -> Task:
     """The set-up of a configuration, parametrized; runs that differ only in numbers share one."""
-    made = opened(config)
-    _told(config, lambda: made.plan)
+    made = open_task(config)
+    _name_faults(config, lambda: made.plan)
     return made
 
 
-def opened(config: RunConfig) -> Setup:
+def open_task(config: RunConfig) -> Task:
     """The set-up before its parametrization: data, model, loss."""
     shared = config.model_dump(mode="json", include=SHARED) | {
         "test_limit": config.test_limit
     }  # steps are in it
     shared["folders"] = [str(folder) for folder in folders()]  # the same name is another file elsewhere
-    return _told(config, lambda: _setup(json.dumps(shared, sort_keys=True), _Held(config)))
+    return _name_faults(config, lambda: _task(json.dumps(shared, sort_keys=True), _Held(config)))
 
 
-def _told(config: RunConfig, make: Callable[[], Made]) -> Made:
+def _name_faults(config: RunConfig, make: Callable[[], Made]) -> Made:
     """What `make` makes; whatever the user's code raises becomes a fault that names model, size and data."""
     try:
         return make()
@@ -289,7 +292,8 @@ def _told(config: RunConfig, make: Callable[[], Made]) -> Made:
     except Exception as error:
         c = config
         raise InputError(
-            f"model {c.model} (width {c.width}, depth {c.depth}) on data {c.data} could not be set up: {type(error).__name__}: {error}"
+            f"model {c.model} (width {c.width}, depth {c.depth}) on data {c.data} could not be set up: "
+            f"{type(error).__name__}: {error}"
         ) from error
 
 
@@ -307,122 +311,14 @@ class _Held:
 
 
 @functools.lru_cache(maxsize=8)
-def _setup(key: str, held: _Held) -> Setup:
-    return Setup(held.config)
+def _task(key: str, held: _Held) -> Task:
+    return Task(held.config)
 
 
-def named(model: str) -> Callable[..., nn.Module]:
-    """The `build(width, depth, **options)` behind a name that is not the zoo's: the user's, or transformers' as hf:llama."""
-    return published(model.removeprefix(HF))[0] if model.startswith(HF) else load(model)
-
-
-def forward(model: Callable[..., Any], batch: Batch) -> Any:
-    """The model's output on a batch: keyword arguments of a dict, else the inputs: a tensor, a tuple or a dict."""
-    inputs = batch if isinstance(batch, dict) else batch[0]
-    if isinstance(inputs, dict):
-        return model(**inputs)
-    return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
-
-
-def length(batch: Batch) -> int:
-    """Examples in a batch."""
-    values = batch.values() if isinstance(batch, dict) else [batch[1]]
-    return next((len(v) for v in values if isinstance(v, Tensor) and v.ndim), 1)
-
-
-def logits(output: Any) -> Tensor | None:
-    """The tensor of scores in a model's output, if there is one."""
-    if isinstance(output, Tensor):
-        return output
-    found = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
-    if found is None and isinstance(output, tuple | list) and output and isinstance(output[0], Tensor):
-        found = output[0]
-    return found
-
-
-def scored(output: Any, batch: Batch, loss: str) -> tuple[Tensor, Tensor]:
-    """(scores, target) of what a loss is taken of."""
-    scores, target = logits(output), None if isinstance(batch, dict) else batch[1]
-    if scores is None or not isinstance(target, Tensor):
-        raise InputError(
-            f"{loss} needs a tensor of outputs (or .logits) and a target tensor: got {type(output).__name__} and {'a dict batch' if target is None else type(target).__name__}. "
-            "Pass a loss function of your own: loss = 'file.py:loss', called with (output, batch)."
-        )
-    return scores, target
-
-
-def class_axis(scores: Tensor, target: Tensor) -> int | None:
-    """Where the classes are: last, or second as torch has them for images; None where the shapes do not fit."""
-    if scores.ndim < 4 and scores.shape[:-1] == target.shape:
-        return -1
-    if scores.ndim > 1 and (scores.shape[0], *scores.shape[2:]) == tuple(target.shape):
-        return (
-            1 if scores.shape[:-1] != target.shape else None
-        )  # as many classes as pixels in a row: it could be either
-    return -1 if scores.shape[:-1] == target.shape else None
-
-
-def cross_entropy(output: Any, batch: Batch) -> Tensor:
-    """Mean cross-entropy in nats over examples and, for sequences, positions; a dict's own loss where it has one."""
-    if isinstance(batch, dict):
-        loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
-        if loss is None:
-            raise InputError(
-                "a batch that is a dict needs a model whose output has .loss (pass labels), or a loss function of your own: loss = 'file.py:loss'."
-            )
-        return loss
-    scores, target = scored(output, batch, "cross-entropy")
-    own = "Pass loss = 'mse' for numbers, or a loss function of your own: loss = 'file.py:loss'."
-    if target.is_floating_point():
-        if target.shape != scores.shape or not torch.allclose(
-            target.sum(-1), torch.ones_like(target.sum(-1)), atol=1e-3
-        ):
-            raise InputError(
-                f"cross-entropy takes classes, or probabilities over the last dimension: got floats of shape {tuple(target.shape)} for outputs {tuple(scores.shape)}. {own}"
-            )
-        return functional.cross_entropy(scores.flatten(0, -2), target.flatten(0, -2))
-    axis = class_axis(scores, target)
-    if axis is None:
-        raise InputError(
-            f"cross-entropy needs one class per output row: the outputs are {tuple(scores.shape)}, the target {tuple(target.shape)}. {own}"
-        )
-    return (
-        functional.cross_entropy(scores, target)
-        if axis == 1
-        else functional.cross_entropy(scores.flatten(0, target.ndim - 1), target.flatten())
-    )
-
-
-def mse(output: Any, batch: Batch) -> Tensor:
-    """(f - y)^2 / 2 summed over outputs, averaged over examples; classes count as one-hot targets."""
-    f, y = scored(output, batch, "mse")
-    if y.is_floating_point():
-        if y.numel() != f.numel():
-            raise InputError(
-                f"mse needs one number per output: the outputs are {tuple(f.shape)}, the target {tuple(y.shape)}."
-            )
-        y = y.reshape(f.shape)
-    else:
-        y = functional.one_hot(y, f.shape[-1]).to(f.dtype)
-    return (f - y).square().reshape(len(f), -1).sum(1).mean() / 2
-
-
-def correct(output: Any, batch: Batch) -> tuple[int, int] | None:
-    """(right, all) predictions of a classifier, None where targets are not classes; targets of -100 are not asked, as in the loss."""
-    scores = logits(output)
-    target = batch.get("labels") if isinstance(batch, dict) else batch[1]
-    if (
-        scores is None
-        or not isinstance(target, Tensor)
-        or target.is_floating_point()
-        or (isinstance(batch, dict) and target.ndim > 1)
-    ):
-        return None
-    axis = class_axis(scores, target)
-    if axis is None:
-        return None
-    asked = target != IGNORED
-    return int(((scores.argmax(axis) == target) & asked).sum()), int(asked.sum())
+def find_builder(model: str) -> Callable[..., nn.Module]:
+    """The `build(width, depth, **options)` behind a name that is not the zoo's: the user's, or transformers'
+    as hf:llama."""
+    return load_published(model.removeprefix(HF))[0] if model.startswith(HF) else load(model)
 
 
 def _few(value: Any) -> Any:

@@ -1,0 +1,81 @@
+"""`trimtab new`: a commented sweep.toml that runs as it is."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from trimtab.commands.options import Positional
+from trimtab.files import create_text
+
+EXAMPLE = """\
+# A sweep: does the learning rate of a 3-block network serve one of 24 blocks? `trimtab sweep {name}`, about
+# a minute on two cores. Keys behind a "#" are at their defaults, or examples where it says so.
+name = "depth"                     # shown in reports; default "sweep"
+schemes = ["mup", "depth-mup"]     # of sp, ntk, mup, depth-mup, completep; default ["depth-mup"]
+base = [32, 3]                     # [width, depth] of the model that is tuned; required
+widths = [32]                      # default: the base's
+depths = [3, 6, 12, 24]            # default: the base's
+sizes = "product"                  # or "cross": depths at the centre's width and widths at its depth
+# centre = [32, 3]                 # of a cross; default: the base
+seeds = 3                          # how many, or a list such as [0, 1, 2]
+fleet = "auto"                     # small runs train together: "auto" (by size), how many, or 1 (each alone)
+
+[axes]                             # what is swept: any key of [run], as a list of values or as a range
+lr = {{ log2 = [-6, 1], step = 1 }}  # 2^-6 ... 2^1; also log10, linear. The base's rate at every size
+# momentum = [0.0, 0.9]            # an example
+# "model_options.k" = [1, 2]       # an example: an option of the model
+
+[run]                              # what all runs share
+model = "mlp"                      # mlp, resnet, vit, gpt, hf:llama, or your own "file.py:build"
+model_options = {{ branch_scale = 0.5773502691896258 }}  # further arguments of build; default none
+# overrides = {{}}                   # what trimtab.parametrize takes, as {{ "head.*" = "readout" }}
+# gamma0 = 1.0                     # richness: how far features move, 1 as in the base
+
+data = "digits"                    # digits, cifar10, images, text, teacher,
+                                   # or your own data(split, seed, step): "file.py:data"
+# data_options = {{}}                # further arguments of the data, as {{ px = 16 }} of cifar10
+# loss = "cross-entropy"           # mse, or your own loss(output, batch): "file.py:loss";
+                                   # default also: loss beside your build
+batch_size = 64
+
+optimizer = "sgd"                  # sgd, adam, adamw, muon
+# momentum = 0.0                   # of sgd and muon (there 0 stands for 0.95)
+# nesterov = false                 # of sgd
+# betas = [0.9, 0.999]             # of adam, adamw, and of muon's adamw
+# eps = 1e-8                       # likewise
+# weight_decay = 0.0
+# rest_lr = 0.1                    # an example: the rate of what muon leaves to adamw; default lr / 10
+# clip = 1.0                       # an example: largest gradient norm, alike at every size; default: none
+
+steps = 200
+# warmup = 0                       # steps over which the rate rises from 0
+# schedule = "constant"            # of the rate: constant, cosine, linear, step
+# floor = 0.0                      # where cosine and linear end, as a share of lr
+# decay_schedule = "constant"      # of the weight decay: constant, rate (as the rate's), cosine
+
+# eval_every = 0                   # steps between evaluations on the test split; 0: at the end only
+# eval_examples = 1000             # an example: test examples, 0 none; default: a tenth of the cost
+# dtype = "float32"                # float64, or bfloat16 (autocast)
+# device = "cpu"                   # cuda, cuda:1, mps
+# compile = false                  # torch.compile
+
+[budget]
+cell_seconds = 600                 # wall clock of one run; default 3600
+# retries = 0                      # of a run that raised
+# checkpoint_seconds = 30.0        # between checkpoints of a run
+"""
+
+
+@dataclasses.dataclass
+class New:
+    """Write a commented sweep.toml that runs as it is in about a minute."""
+
+    path: Positional[str]
+    """Where to write it; a file that is there is not replaced."""
+
+    def run(self) -> int:
+        path = Path(self.path)
+        create_text(path, EXAMPLE.format(name=path.name))
+        print(f"wrote {path}; run it with: trimtab sweep {path}")
+        return 0

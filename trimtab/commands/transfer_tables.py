@@ -1,0 +1,134 @@
+"""A transfer in the terminal: the verdict first, what would tell where the runs cannot, then tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from trimtab.optima.transfers import Transfer
+from trimtab.optima.wording import between, headline, named, number, span
+
+COLOUR = {"transfers": "green", "drifts": "red", "cannot tell": "yellow"}
+
+
+def overview(every: Mapping[str, Mapping[str, Transfer]], mine: Mapping[str, Transfer]) -> RenderableType:
+    """What the terminal shows: the verdict first, then the details."""
+    return Group(Text(headline(mine), style="bold"), details(every, mine))
+
+
+def details(every: Mapping[str, Mapping[str, Transfer]], mine: Mapping[str, Transfer]) -> RenderableType:
+    """What would tell where nothing is told, every scheme's verdict, then a table of optima per axis."""
+    parts: list[RenderableType] = []
+    parts += [Text(f"To tell over {t.over}: {t.advice}.", style="yellow") for t in mine.values() if t.advice]
+    parts += [Text(""), drift_table(every)]
+    for over, by in every.items():
+        parts += [Text(""), optima_table(over, list(by.values()))]
+        failures = [Text(f"- {t.scheme}: {s}.") for t in by.values() for s in t.signatures]
+        failures += [Text(f"- {n}.") for n in dict.fromkeys(n for t in by.values() for n in t.notes)]
+        parts += failures
+        lead = mine[over]
+        if lead.cost.ratio == lead.cost.ratio:
+            parts.append(
+                Text(
+                    f"- Tuning at {over} {lead.base:g} saves: the same runs at {over} "
+                    f"{lead.optima[over].max():g} take {number(lead.cost.ratio)} times the FLOPs.",
+                    style="dim",
+                )
+            )
+    return Group(*parts)
+
+
+def drift_table(every: Mapping[str, Mapping[str, Transfer]]) -> Table:
+    """One row per scheme, one column per axis."""
+    first = next(iter(next(iter(every.values())).values()))
+    title = Text(
+        f"Drift of the optimum, {'log2 ' if first.axis == 'log2' else ''}per doubling (95 % interval)",
+        style="bold",
+    )
+    out = Table(
+        title=title,
+        title_justify="left",
+        title_style="",
+        box=None,
+        pad_edge=False,
+        padding=(0, 1),
+        header_style="dim",
+    )
+    for name in ("scheme", *(f"over {over}" for over in every)):
+        out.add_column(name)
+    for scheme in next(iter(every.values())):
+        cells = [by[scheme] for by in every.values()]
+        out.add_row(
+            Text(scheme),
+            *(
+                Text(
+                    f"{t.verdict} {_end(t.drift.slope)} ({_end(t.drift.low)} to {_end(t.drift.high)})",
+                    style=COLOUR[t.verdict],
+                )
+                for t in cells
+            ),
+        )
+    return out
+
+
+def optima_table(over: str, transfers: list[Transfer]) -> Table:
+    """The optima; regret is that of keeping the base's, as its interval."""
+    first = transfers[0]
+    fixed = ", ".join(f"{k} {v}" for k, v in first.fixed.items())
+    title = Text(
+        f"Best {named(first.hp)} over {span(first)}" + (f", at {fixed}" if fixed else ""), style="bold"
+    )
+    out = Table(
+        title=title,
+        title_justify="left",
+        title_style="",
+        box=None,
+        pad_edge=False,
+        padding=(0, 1),
+        header_style="dim",
+    )
+    heads = (
+        ("scheme", "left"),
+        (over, "right"),
+        ("best", "right"),
+        ("95 % interval", "left"),
+        ("stable", "right"),
+        ("loss" if first.metric == "train_loss" else first.metric.replace("_", " "), "right"),
+        ("regret", "left"),
+        ("", "left"),
+    )
+    for name, justify in (
+        heads if any((t.optima["status"] != "inside").any() for t in transfers) else heads[:-1]
+    ):
+        out.add_column(name, justify=justify, no_wrap=name != "")  # type: ignore[arg-type]
+    for t in transfers:
+        for j, (o, r) in enumerate(
+            zip(t.optima.to_dict("records"), t.regret.to_dict("records"), strict=True)
+        ):
+            word = "" if o["status"] == "inside" else o["status"]
+            cells = (
+                f"{o[over]:g}",
+                number(o["optimum"]),
+                between(o, t.axis, 2),
+                number(o["stable_max"]),
+                number(o["loss"]),
+                _regret(r),
+                word,
+            )
+            out.add_row(Text(t.scheme if j == 0 else ""), *cells[: len(out.columns) - 1])
+    return out
+
+
+def _regret(row: Mapping[str, Any]) -> str:
+    if row["status"] != "measured":
+        return "does not train" if row["status"] == "unstable" else "-"
+    high = number(row["high"], 2)
+    return f"under {high}" if row["low"] < 0.1 * row["high"] else f"{number(row['low'], 2)} to {high}"
+
+
+def _end(x: float) -> str:
+    return "?" if x != x else f"{x:+.2f}" if abs(x) != float("inf") else ("∞" if x > 0 else "-∞")

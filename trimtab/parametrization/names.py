@@ -1,0 +1,93 @@
+"""Names of parameters without their block numbers: what is called alike in another block or another model.
+
+Numbers are no identity: in `nn.Sequential(stem, block, head)` the number 2 is a head in the base and may be a
+block in the deeper model. So names are compared by their template: `layers.#.fc1.weight`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from trimtab.structure.graph import Graph
+
+
+def template(name: str) -> str:
+    """A parameter's name with the block numbers taken out.
+
+    >>> template("layers.3.fc1.weight")
+    'layers.#.fc1.weight'
+    """
+    return ".".join("#" if part.isdigit() else part for part in name.split("."))
+
+
+def loose_template(name: str) -> str:
+    """All digits taken out, for blocks that are attributes: block1, block2.
+
+    >>> loose_template("block12.fc1.weight")
+    'block#.fc#.weight'
+    """
+    return re.sub(r"\d+", "#", name)
+
+
+def block(name: str) -> str | None:
+    """The numbered block a parameter is in: its path up to the first number.
+
+    >>> block("layers.3.fc1.weight"), block("head.weight")
+    ('layers.3', None)
+    """
+    parts = name.split(".")
+    return next((".".join(parts[: i + 1]) for i, part in enumerate(parts) if part.isdigit()), None)
+
+
+def same_end(a: str, b: str) -> int:
+    """How many of the last parts of two paths are the same.
+
+    >>> same_end("blocks.5.experts.3.2.weight", "blocks.0.experts.1.2.weight")
+    2
+    """
+    same = [x == y for x, y in zip(a.split(".")[::-1], b.split(".")[::-1], strict=False)]
+    return [*same, False].index(False)
+
+
+def _alike(a: str, b: str) -> tuple[int, int, int]:
+    """How alike two paths of one length are: parts that are the same, at the end, at the start."""
+    same = [x == y for x, y in zip(a.split("."), b.split("."), strict=True)]
+    return sum(same), [*same[::-1], False].index(False), [*same, False].index(False)
+
+
+def spread(i: int, n: int, n_base: int) -> int:
+    """The base's index for the i-th of n: first to first, last to last, evenly in between.
+
+    >>> [spread(i, 6, 2) for i in range(6)]
+    [0, 0, 0, 1, 1, 1]
+    """
+    return 0 if n == 1 else (2 * i * (n_base - 1) + (n - 1)) // (2 * (n - 1))
+
+
+class Siblings:
+    """For a parameter that an example did not use: the used one of its shape that is called most like it.
+
+    An expert that was not visited follows a visited one of its block, layer by layer; only where its block
+    has none, another block's.
+
+    >>> used = ["blocks.0.experts.1.0.weight", "blocks.0.experts.1.2.weight", "blocks.1.experts.5.2.weight"]
+    >>> siblings = Siblings(dict.fromkeys(used, (8, 8)))
+    >>> siblings.of("blocks.0.experts.5.2.weight", (8, 8)), siblings.of("blocks.2.experts.5.2.weight", (8, 8))
+    ('blocks.0.experts.1.2.weight', 'blocks.1.experts.5.2.weight')
+    """
+
+    def __init__(self, used: Mapping[str, tuple[int, ...]]):
+        self._known: dict[object, list[str]] = {}
+        for name, shape in used.items():
+            for key in ((template(name), shape), (template(name), shape, block(name))):
+                self._known.setdefault(key, []).append(name)
+
+    @classmethod
+    def among(cls, graph: Graph) -> Siblings:
+        return cls({name: graph.shape(name) for name, uses in graph.uses.items() if uses})
+
+    def of(self, name: str, shape: tuple[int, ...]) -> str | None:
+        in_block = self._known.get((template(name), shape, block(name)))
+        near = in_block or self._known.get((template(name), shape), [])
+        return max(near, key=lambda other: _alike(name, other), default=None)

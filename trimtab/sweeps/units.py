@@ -1,0 +1,89 @@
+"""Which cells are claimed together: a unit is one cell, or the members of one fleet. Settled when cells are
+made.
+
+Fleet or alone is part of a cell's name, so it follows from the file and the sizes alone (`runs.fleet_rule`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Literal
+
+from trimtab.errors import InputError, TrimtabError
+from trimtab.runs.config import RunConfig
+
+
+def choose_slots(
+    cells: list[RunConfig], wanted: int | Literal["auto"]
+) -> tuple[list[RunConfig], dict[str, int]]:
+    """(each cell with the slots of its fleet, {why a fleet was not possible: of how many cells})."""
+    if wanted == 1:
+        return cells, {}
+    from trimtab.runs import fleet_rule
+    from trimtab.runs.fleet import TOGETHER
+
+    alike = TOGETHER - {"scheme", "base", "overrides", "fleet"} | {"sources"}
+    choices: dict[str, fleet_rule.Choice] = {}
+    reasons: dict[str, int] = {}
+    out = []
+    for c in cells:
+        key = json.dumps(c.model_dump(mode="json", include=alike), sort_keys=True)
+        if key not in choices:
+            try:
+                choices[key] = fleet_rule.choose(c, wanted)
+            except Exception:  # a size that cannot be set up: its cells will say why
+                choices[key] = fleet_rule.Choice(1)
+        out.append(c.model_copy(update={"fleet": choices[key].slots}))
+        if choices[key].reason:
+            reasons[choices[key].reason] = reasons.get(choices[key].reason, 0) + 1
+    return out, reasons
+
+
+def group(cells: list[tuple[str, RunConfig]]) -> list[tuple[str, RunConfig, str, bool]]:
+    """(name, config, unit, is it a fleet) for new cells: those that share all but numbers fill the slots of a
+    fleet together.
+
+    Like rates come together, the highest first: those that diverge early then end a fleet early.
+    """
+    from trimtab.runs.fleet import TOGETHER
+    from trimtab.runs.tasks import prepare
+
+    groups: dict[str, list[tuple[str, RunConfig]]] = {}
+    for name, config in cells:
+        groups.setdefault(
+            json.dumps(config.model_dump(mode="json", include=TOGETHER), sort_keys=True), []
+        ).append((name, config))
+    troubles: list[Exception] = []
+    for members in groups.values():
+        try:
+            _ = prepare(members[0][1]).flops  # a forward with its loss, too
+            break
+        except Exception as error:  # no reason to lose the other sizes: this one's cells will say why
+            troubles.append(error)
+    if troubles and len(troubles) == len(groups):  # nothing of the grid runs: said before any work
+        first = troubles[0]
+        raise (
+            first
+            if isinstance(first, TrimtabError)
+            else InputError(f"no run of the grid can be set up: {type(first).__name__}: {first}")
+        ) from first
+    out = []
+    for members in groups.values():
+        slots = members[0][1].fleet
+        members = sorted(members, key=lambda member: -member[1].lr)
+        for i in range(0, len(members), slots):
+            part = members[i : i + slots]
+            unit = unit_name([name for name, _ in part])
+            out += [(name, config, unit, slots > 1) for name, config in part]
+    return out
+
+
+def unit_name(names: list[str]) -> str:
+    """A unit's name: a hash, since it becomes a file name."""
+    return hashlib.sha256("".join(names).encode()).hexdigest()[:24]
+
+
+def cost(config: RunConfig) -> float:
+    """What a cell costs, up to a constant: which units come first, and the time to go."""
+    return float(config.steps) * config.batch_size * config.depth * config.width**1.5
