@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from trimtab.parametrization.rules import Scheme
     from trimtab.reporting.page import report
     from trimtab.sweeps.driver import sweep
+    from trimtab.tuning.result import Tuned
+    from trimtab.tuning.tuner import tune
 
 __version__ = "0.1.0"
 
@@ -33,6 +35,8 @@ _HOME = {
     "transfer": "optima.transfers",
     "Transfer": "optima.transfers",
     "report": "reporting.page",
+    "tune": "tuning.tuner",
+    "Tuned": "tuning.result",
     "TrimtabError": "errors",
     "InputError": "errors",
     "StructureError": "errors",
@@ -48,12 +52,14 @@ __all__ = [
     "StructureError",
     "Transfer",
     "TrimtabError",
+    "Tuned",
     "check",
     "parametrize",
     "report",
     "sweep",
     "theory",
     "transfer",
+    "tune",
 ]
 
 

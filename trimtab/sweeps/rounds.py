@@ -2,8 +2,8 @@
 
     round 0 -> results -> ask(store) -> round 1 -> results -> ask(store) -> ... -> nothing more
 
-One driver serves all rounds: its workers keep torch loaded between them. What a sweep promises holds here too: killed at
-any moment and called again, only what is missing runs.
+One driver serves all rounds: its workers keep torch loaded between them. What a sweep promises holds here
+too: killed at any moment and called again, only what is missing runs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.errors import InputError
-from trimtab.files import look_in
+from trimtab.files import looking_in
 from trimtab.runs.config import RunConfig
 from trimtab.sweeps.driver import Driver, Outcome
 from trimtab.sweeps.grid import SweepConfig
@@ -55,11 +55,11 @@ class Rounds(Driver):
         self.config = replace(self.listed, runs=more)
         return bool(more)
 
-    def _supervise(self, nursery: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
+    def _supervise(self, server: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
         while True:
-            nursery = super()._supervise(nursery)
+            server = super()._supervise(server)
             if self.interrupted or not self._ask():
-                return nursery
+                return server
             super()._fill()
 
 
@@ -70,8 +70,8 @@ def run_rounds(
 
     Args:
         config: name, base, fleet and budget of the runs.
-        ask: (store) -> runs. Those in the store already are not run again; () ends it. It must give the same answer for
-            the same results, so that a killed call goes on where it was.
+        ask: (store) -> runs. Those in the store already are not run again; () ends it. It must give the same
+            answer for the same results, so that a killed call goes on where it was.
 
     Raises:
         Stopped: interrupted, or the disk is full: the same call goes on.
@@ -79,5 +79,5 @@ def run_rounds(
     place = Path(store)
     if not place.parent.is_dir():
         raise InputError(f"the store's folder must exist: there is no {place.parent.resolve()}.")
-    look_in(config.folder)
-    return Rounds(config, ask, place, workers, threads, progress).go()
+    with looking_in(config.folder):
+        return Rounds(config, ask, place, workers, threads, progress).go()

@@ -1,11 +1,11 @@
 """Where to look next: a pure function of the trials so far. No torch.
 
-    start          points of a scrambled Sobol sequence
-    then           argmax over candidates of  EI(x) = E[max(0, z* - z(x))],    z* the lowest mean of a tried point
+    start         points of a scrambled Sobol sequence
+    then          argmax over candidates of  EI(x) = E[max(0, z* - z(x))],   z* the lowest mean tried
 
-Several points of one round are chosen one after the other, each as if those before it had given what is expected of
-them. So the first k points of a round do not depend on how many it has, and a search that was cut short goes on to the
-same answer.
+Several points of one round are chosen one after the other, each as if those before it had given what is
+expected of them. So the first k points of a round do not depend on how many it has, and a search that was cut
+short goes on to the same answer.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def start_size(space: Space, per_round: int) -> int:
     """Trials of the start: whole rounds, at least two per axis and two more.
 
     >>> from trimtab.tuning.space import Axis
-    >>> start_size(Space((Axis("lr", "log2", -8, -2),) * 3), 8), start_size(Space((Axis("lr", "log2", -8, -2),) * 4), 8)
+    >>> axis = Axis("lr", "log2", -8, -2)
+    >>> start_size(Space((axis,) * 3), 8), start_size(Space((axis,) * 4), 8)
     (8, 16)
     """
     return per_round * -(-(2 * len(space) + 2) // per_round)
@@ -99,7 +100,9 @@ def expected_gain(surface: Surface, x: Floats, incumbent: float) -> Floats:
     return deviation * (t * ndtr(t) + np.exp(-0.5 * t * t) / np.sqrt(2 * np.pi))
 
 
-def _choose(surface: Surface, candidates: Floats, incumbent: float, count: int) -> tuple[tuple[float, ...], ...]:
+def _choose(
+    surface: Surface, candidates: Floats, incumbent: float, count: int
+) -> tuple[tuple[float, ...], ...]:
     chosen: list[tuple[float, ...]] = []
     left = np.ones(len(candidates), dtype=bool)
     while len(chosen) < count and left.any():

@@ -2,9 +2,9 @@
 
     trials of round 1 .. r  --propose-->  trials of round r + 1  -->  cells (points x seeds)  -->  store
 
-The whole search is replayed from its beginning at every call: a round whose runs are all in the store costs nothing, the
-first one that is not is what to run now. So there is no state beside the results, and a killed search goes on to the
-same answer. Cells of a round differ only in numbers and train as fleets.
+The whole search is replayed from its beginning at every call: a round whose runs are all in the store costs
+nothing, the first one that is not is what to run now. So there is no state beside the results, and a killed
+search goes on to the same answer. Cells of a round differ only in numbers and train as fleets.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trimtab.tuning.proposals import Round, propose, ranking, start_size
 from trimtab.tuning.surface import Trial
 
 Point = tuple[float, ...]
-Results = Mapping[str, Mapping[str, Any]]  # {canonical configuration: {"state", "loss", "flops"}}
+Results = Mapping[str, Mapping[str, Any]]  # {cell: {"state", "loss", "flops"}}
 
 
 @dataclass(frozen=True)
@@ -43,21 +43,24 @@ class Search:
     why: str = ""
 
 
-def results(store: Store, metric: str) -> Results:
-    """What the store holds, by configuration; the slots of a fleet are not part of what a run is here."""
-    table = store.outcomes(metric)
-    return {_key(config): row for config, row in table}
-
-
-def _key(config: RunConfig) -> str:
-    return config.model_copy(update={"fleet": 1}).as_json()
+def read_results(store: Store, metric: str) -> dict[str, dict[str, Any]]:
+    """What the store holds of finished cells; a run that ended no better than it began has no loss."""
+    table: Any = store.to_pandas()
+    ended = table[table["state"].isin(("done", "diverged", "failed"))]
+    found = {}
+    for row in ended.to_dict("records"):
+        good = row["state"] == "done" and not row["collapsed"] and math.isfinite(row[metric])
+        loss = float(row[metric]) if good else None
+        flops = row["flops"] if math.isfinite(row["flops"]) else 0.0
+        found[str(row["cell"])] = dict(state=row["state"], loss=loss, flops=float(flops))
+    return found
 
 
 class Replay:
     """One walk through the search, given what is known now."""
 
-    def __init__(self, config: TuneConfig, known: Results):
-        self.config, self.known = config, known
+    def __init__(self, config: TuneConfig, known: Results, slots: int = 1):
+        self.config, self.known, self.slots = config, known, slots
         self.flops, self.failed = 0.0, 0
 
     def walk(self) -> Search:
@@ -65,7 +68,11 @@ class Replay:
         c, trials, why = self.config, list[Trial](), ""
         while True:
             left = c.trials - len(trials)
-            found = self._propose(trials, min(c.per_round, left)) if left else Round((), None, "trials are used up")
+            found = (
+                self._propose(trials, min(c.per_round, left))
+                if left
+                else Round((), None, "trials are used up")
+            )
             if not found.points:
                 why = found.why
                 break
@@ -74,7 +81,13 @@ class Replay:
                 return self._now(trials, [], wanted, "")
             trials += fresh
         best = ranking(trials, c.seed)[: c.finalists]
-        wanted, finals = self._look_up(best, range(c.seeds + c.final_seeds))
+        wanted, finals = self._look_up(best, range(c.seeds, c.seeds + c.final_seeds))
+        held = {trial.point: trial.losses for trial in trials}
+        finals = (
+            [Trial(t.point, held[t.point] + t.losses) for t in finals]
+            if c.final_seeds
+            else [Trial(point, held[point]) for point in best]
+        )
         return self._now(trials, [] if wanted else finals, wanted, why)
 
     def _propose(self, trials: Sequence[Trial], count: int) -> Round:
@@ -92,17 +105,15 @@ class Replay:
         for point in points:
             values = self.config.space.values(point)
             runs = [self.config.at(values, self.config.base, seed) for seed in seeds]
-            rows = [self.known.get(_key(run)) for run in runs]
+            rows = [self.known.get(run.model_copy(update={"fleet": self.slots}).hash) for run in runs]
             wanted += [run for run, row in zip(runs, rows, strict=True) if row is None]
-            losses = [self._loss(row) for row in rows if row is not None and row["state"] != "failed"]
-            self.failed += sum(row is not None and row["state"] == "failed" for row in rows)
-            if losses:
-                trials.append(Trial(point, tuple(losses)))
+            held = [row for row in rows if row is not None]
+            good = [row for row in held if row["state"] != "failed"]
+            self.failed += len(held) - len(good)
+            self.flops += sum(row["flops"] for row in good)
+            if good:
+                trials.append(Trial(point, tuple(row["loss"] for row in good)))
         return wanted, trials
-
-    def _loss(self, row: Mapping[str, Any]) -> float | None:
-        self.flops += row["flops"] or 0.0
-        return row["loss"] if row["state"] == "done" else None
 
     def _now(self, trials: list[Trial], finals: list[Trial], wanted: list[RunConfig], why: str) -> Search:
         return Search(
@@ -116,7 +127,7 @@ class Replay:
 
 
 def best_of(finals: Sequence[Trial]) -> Trial:
-    """The finalist with the lowest mean log loss; one of whose seeds diverged comes after all that kept theirs.
+    """The finalist with the lowest mean log loss; those that lost a seed come after all that kept theirs.
 
     Raises:
         TrimtabError: no run trained.
@@ -129,6 +140,6 @@ def best_of(finals: Sequence[Trial]) -> Trial:
     usable = [trial for trial in finals if any(loss is not None for loss in trial.losses)]
     if not usable:
         raise TrimtabError(
-            "no trial trained: every run diverged, ended no better than it began, or failed. Lower the range of lr."
+            "no trial trained: every run diverged, ended no better than it began, or failed. Lower search.lr."
         )
     return min(usable, key=rank)

@@ -1,11 +1,11 @@
 """Hyperparameters as coordinates of a box. No torch.
 
-    log2     x = log2(value)            lr, gamma0, weight_decay, eps, clip, rest_lr, roles.<role>.<number>
+    log2     x = log2(value)            lr, gamma0, weight_decay, eps, clip, rest_lr, roles.<role>.<x>
              x = log2(1 - value)        momentum, beta1, beta2: what has a memory of 1 / (1 - value) steps
-    linear   x = value                  warmup (a fraction of the steps), floor, and any of the above on request
+    linear   x = value                  warmup (a fraction of the steps), floor, and any other on request
 
-A proposal is rounded to a grid, 1/8 of an octave or 1/64 of a linear range: two machines that round the same surface
-differently then still ask for the same runs.
+A proposal is rounded to a grid, 1/8 of an octave or 1/64 of a linear range: two machines that round the same
+surface differently then still ask for the same runs.
 """
 
 from __future__ import annotations

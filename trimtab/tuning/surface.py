@@ -1,11 +1,12 @@
 """Log loss as a function of the hyperparameters: a Gaussian process through the trials. No torch.
 
-    y_ij = log(loss of trial i, seed j) = f(x_i) + c_j + e_ij           c_j: a seed shifts every trial alike
+    y_ij = log(loss of trial i, seed j) = f(x_i) + c_j + e_ij     c_j: a seed shifts all trials
     z_i  = log(1 + (mean_j y_ij - m) / s)                               m the lowest, s the lower quarter above it
     z    ~ GP(0, a^2 Matern-5/2(x; one length per axis) + noise)
 
-A trial that diverged or ended no better than it began is information, not a failure: it counts as the worst loss seen, so
-that the surface rises towards it. The warp z keeps such walls from drowning the differences near the minimum.
+A trial that diverged or ended no better than it began is information, not a failure: it counts as the worst
+loss seen, so that the surface rises towards it. The warp z keeps such walls from drowning the differences
+near the minimum.
 """
 
 from __future__ import annotations
@@ -69,14 +70,14 @@ def _logarithm(loss: float | None) -> float | None:
         return None
     if loss <= 0:
         raise InputError(
-            f"tune compares losses by their logarithm, so they must be > 0: one is {loss:.6g}. Add a constant to the "
-            "loss, as large as keeps it above 0."
+            f"tune compares losses by their logarithm, so they must be > 0: one is {loss:.6g}. "
+            "Add a constant to the loss that keeps it above 0."
         )
     return float(np.log(loss))
 
 
 def _noise(table: list[list[float | None]], y: Floats) -> float | None:
-    """Standard error of a trial's mean, seeds' common shifts taken out, from the better half of the whole trials."""
+    """Standard error of a trial's mean, seeds' common shifts taken out, from the better half of trials."""
     whole = sorted((float(mean), row) for mean, row in zip(y, table, strict=True) if None not in row)
     rows = np.array([row for _, row in whole[: max(2, (len(whole) + 1) // 2)]], dtype=float)
     if len(rows) < 2 or rows.shape[1] < 2:
@@ -137,7 +138,8 @@ class Surface:
 def _fitted(x: Floats, z: Floats, floor: float, seed: int) -> Any:
     from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
-    lengths = Matern(np.full(x.shape[1], 0.5), LENGTHS, nu=2.5)
+    start: Any = np.full(x.shape[1], 0.5)  # its types say one number, its text one per axis
+    lengths = Matern(start, LENGTHS, nu=2.5)
     white = WhiteKernel(max(floor, 0.01), (floor, max(NOISE[1], 1.01 * floor)))
     kernel = ConstantKernel(1.0, (0.05, 20.0)) * lengths + white
     with warnings.catch_warnings():
@@ -145,7 +147,7 @@ def _fitted(x: Floats, z: Floats, floor: float, seed: int) -> Any:
         return _process(kernel, "fmin_l_bfgs_b", seed).fit(x, z)
 
 
-def _process(kernel: Any, optimizer: str | None, seed: int) -> Any:
+def _process(kernel: Any, optimizer: Any, seed: int) -> Any:
     from sklearn.gaussian_process import GaussianProcessRegressor
 
     restarts = RESTARTS if optimizer else 0
