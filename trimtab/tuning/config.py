@@ -23,7 +23,7 @@ from trimtab.runs.toml import read_toml
 from trimtab.runs.user_code import sources
 from trimtab.sweeps.grid import BUDGET, MOST
 from trimtab.tuning.space import Axis, Space, settings
-from trimtab.tuning.validation import missing_parts, misuse, read_axes, run_faults
+from trimtab.tuning.validation import missing_parts, missing_rate, misuse, read_axes, run_faults
 
 Whole = Annotated[int, Field(ge=1, lt=2**31, strict=True)]
 Ratio = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -149,10 +149,11 @@ def read(config: str | Path | Mapping[str, Any] | TuneConfig) -> TuneConfig:
     Traceback (most recent call last):
         ...
     trimtab.errors.InputError: 5 faults in the tune
-      - base: must be [width, depth], two whole numbers >= 1: got [64] - target: is required - trials: must be
-      >= 2: got 1 - search.lr: log2 takes two finite numbers, the lower first: got [1, 1] - search: unknown
-      key 'rate'; known: lr, gamma0, weight_decay, eps, clip, rest_lr, momentum, floor, beta1, beta2, warmup,
-      roles.<role>.<number>
+      - base: must be [width, depth], two whole numbers >= 1: got [64]
+      - target: is required
+      - trials: must be >= 2: got 1
+      - search.lr: log2 takes two finite numbers, the lower first: got [1, 1]
+      - search.momentum: must be { log2 = [low, high] } or { from = low, to = high }: got 3
     """
     if isinstance(config, TuneConfig):
         return config
@@ -182,9 +183,9 @@ def _validate(given: dict[str, Any], folder: Path | None) -> tuple[TuneConfig | 
     if file is None:
         return None, found + [fault for fault in run_faults(run, axes, {}) if fault not in found]
     made = _made(file, axes, folder)
-    found += missing_parts(
-        run, axes, metric=made.metric, method=made.method, same_horizon=made.target.same_horizon
-    )
+    if not any(fault.path == "search.lr" for fault in found):  # one that is wrong is not missing
+        found += missing_rate(run, axes)
+    found += missing_parts(run, metric=made.metric, method=made.method, same_horizon=made.target.same_horizon)
     sizes = {"base": made.base, "target": (made.target.width, made.target.depth)}
     if made.confirm is not None:
         sizes["confirm.size"] = made.confirm.size

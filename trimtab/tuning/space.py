@@ -4,8 +4,8 @@
              x = log2(1 - value)        momentum, beta1, beta2: what has a memory of 1 / (1 - value) steps
     linear   x = value                  warmup (a fraction of the steps), floor, and any other on request
 
-A proposal is rounded to a grid, 1/8 of an octave or 1/64 of a linear range: two machines that round the same
-surface differently then still ask for the same runs.
+A proposal is rounded to a grid, 1/8 of an octave (gamma0: 1/2) or 1/64 of a linear range: two machines that
+round the same surface differently then still ask for the same runs.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ ROLES = ("input", "hidden", "readout", "elementwise", "scalar")
 MULTIPLIERS = ("lr", "init", "weight_decay", "eps")
 NAMES = (*SIMPLE, "beta1", "beta2", "warmup", "roles.<role>.<number>")
 OCTAVE = 0.125  # of the grid, in octaves
+COARSE = {"gamma0": 0.5}  # a start scaled by less is not told from one that is not, and would be refused
 PARTS = 64  # of a linear range
 
 
@@ -52,7 +53,8 @@ class Axis:
     def snap(self, part: float) -> float:
         """A place in [0, 1] moved to the grid."""
         span = self.high - self.low
-        parts = max(1, round(span / OCTAVE)) if self.scale == "log2" else PARTS
+        step = COARSE.get(self.name, OCTAVE)
+        parts = max(1, round(span / step)) if self.scale == "log2" else PARTS
         return round(min(1.0, max(0.0, part)) * parts) / parts
 
     def coordinate(self, part: float) -> float:

@@ -1,7 +1,7 @@
 """Log loss as a function of the hyperparameters: a Gaussian process through the trials. No torch.
 
     y_ij = log(loss of trial i, seed j) = f(x_i) + c_j + e_ij     c_j: a seed shifts all trials
-    z_i  = log(1 + (mean_j y_ij - m) / s)                               m the lowest, s the lower quarter above it
+    z_i  = log(1 + (mean_j y_ij - m) / s)       m the lowest, s the median's distance to it
     z    ~ GP(0, a^2 Matern-5/2(x; one length per axis) + noise)
 
 A trial that diverged or ended no better than it began is information, not a failure: it counts as the worst
@@ -93,8 +93,8 @@ class Surface:
     def __init__(self, seen: Observed, seed: int = 0):
         self.seen = seen
         self.low = float(seen.y.min())
-        # the quarter of the trials nearest the best set the unit of the warp
-        self.scale = max(float(np.quantile(seen.y, 0.25)) - self.low, seen.noise or 0.0, 1e-3)
+        # the better half of the trials sets the unit of the warp, well above what the seeds cannot tell apart
+        self.scale = max(float(np.median(seen.y)) - self.low, 3 * (seen.noise or 0.0), 1e-3)
         self.process = _fitted(seen.x, self._standard(self.warp(seen.y)), self._floor(), seed)
 
     def warp(self, y: Floats) -> Floats:

@@ -1,7 +1,6 @@
 """`trimtab.tune`: search at the base, hand over at the target.
 
-tune.toml -> rounds of trials at base size -> the best and the surface through all -> the target's groups, a
-snippet
+tune.toml -> rounds of trials at base size -> the best, the surface -> the target's groups, a snippet
 """
 
 from __future__ import annotations

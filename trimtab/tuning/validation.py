@@ -122,13 +122,16 @@ def _instead(key: str) -> str:
     )
 
 
-def missing_parts(
-    run: Mapping[str, Any], axes: Sequence[Axis], *, metric: str, method: str, same_horizon: bool
-) -> list[Fault]:
-    """What the tune needs and does not have: a rate, test examples, modules, the user's files."""
+def missing_rate(run: Mapping[str, Any], axes: Sequence[Axis]) -> list[Fault]:
+    """A tune needs a rate, searched or given."""
+    if "lr" in run or any(axis.name == "lr" for axis in axes):
+        return []
+    return [Fault("search.lr", "is required", next_step="give a range here, or a rate in run")]
+
+
+def missing_parts(run: Mapping[str, Any], *, metric: str, method: str, same_horizon: bool) -> list[Fault]:
+    """What the tune needs and does not have: test examples, modules, the user's files."""
     found = []
-    if "lr" not in run and all(axis.name != "lr" for axis in axes):
-        found.append(Fault("search.lr", "is required", next_step="give a range here, or a rate in run"))
     if metric == "test_loss" and run.get("eval_examples") == 0:
         found.append(Fault("metric", "test_loss needs test examples", "run.eval_examples = 0"))
     if not same_horizon and not horizon_is_there():
