@@ -1,7 +1,8 @@
-"""Hold the coordinate check's verdict against the measured drift of the best learning rate; write docs/check.md's table.
+"""Hold the coordinate check's verdict against the measured drift of the best learning rate; write
+docs/check.md's table.
 
-    python experiments/check_calibration.py measure FOLDER    sweep every set-up, resumable; one row each to the CSV
-    python experiments/check_calibration.py check             run the check on every measured set-up; add its verdict
+    python experiments/check_calibration.py measure FOLDER    sweep every set-up, resumable; one CSV row each
+    python experiments/check_calibration.py check             check every measured set-up; add its verdict
     python experiments/check_calibration.py table             put the table into docs/check.md
 
 The sweeps need TRIMTAB_DATA (tiny Shakespeare, CIFAR-10). FOLDER keeps their stores; results stand in
@@ -24,7 +25,8 @@ HERE = Path(__file__).with_suffix(".csv")
 DOCS = Path(__file__).parent.parent / "docs" / "check.md"
 BEGIN, END = "<!-- calibration: begin -->", "<!-- calibration: end -->"
 COLUMNS = (
-    "name", "scheme", "optimizer", "axis", "sizes", "runs", "measured", "drift", "low", "high", "optima", "regret",
+    "name", "scheme", "optimizer", "axis", "sizes", "runs",
+    "measured", "drift", "low", "high", "optima", "regret",
     "base_lr", "check", "why", "notes",
 )  # fmt: skip
 TEXT = dict(data="text", data_options=dict(context=16), batch_size=8, steps=100, warmup=10, schedule="linear")
@@ -53,8 +55,9 @@ class Case:
     @property
     def grid(self) -> dict:
         return dict(
-            name=self.key, schemes=[self.scheme], base=list(self.base), seeds=3, run=dict(self.run, eval_examples=0),
-            axes={"lr": {"log2": list(self.rates), "step": 0.5}}, budget={"fleet": 32}, **{self.axis + "s": list(self.sizes)},
+            name=self.key, schemes=[self.scheme], base=list(self.base), seeds=3,
+            run=dict(self.run, eval_examples=0), axes={"lr": {"log2": list(self.rates), "step": 0.5}},
+            budget={"fleet": 32}, **{self.axis + "s": list(self.sizes)},
         )  # fmt: skip
 
 
@@ -132,7 +135,8 @@ def measure(folder: Path) -> None:
 
 
 def check_all(words: list[str]) -> None:
-    """The check of every measured case, or of those whose name has one of some words, at the base's best rate."""
+    """The check of every measured case, or of those whose name has one of some words, at the base's best
+    rate."""
     rows = read()
     for case in cases():
         row = rows.get("-".join((case.name, case.axis, case.scheme)))
@@ -174,7 +178,8 @@ AGREE = {("transfers", "PASS"): "yes", ("drifts", "FAIL"): "yes"}
 def table() -> None:
     """Put the rows into docs/check.md between the two marks."""
     lines = [
-        "| set-up | scheme | over | measured | log2 rate per doubling | check | agrees | first line that fails, or note |",
+        "| set-up | scheme | over | measured | log2 rate per doubling | check | agrees | first line that "
+        "fails, or note |",
         "|---|---|---|---|---|---|---|---|",
     ]
     rows = list(read().values())

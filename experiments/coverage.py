@@ -28,7 +28,8 @@ def optima(n: int) -> list[str]:
         for se in SES if kind != "flat" else (0.0,):
             m = coverage(kind, se, seeds, shared, n, rng=1)
             lines.append(
-                f"| {kind} | {m.stderr:.2f} | {seeds} | {'yes' if shared else 'no'} | {m.covered:.1%} | {m.bounded:.0%} | {m.covered_bounded:.1%} |"
+                f"| {kind} | {m.stderr:.2f} | {seeds} | {'yes' if shared else 'no'} | {m.covered:.1%} | "
+                f"{m.bounded:.0%} | {m.covered_bounded:.1%} |"
             )
             print(lines[-1], flush=True)
     return lines
@@ -36,7 +37,8 @@ def optima(n: int) -> list[str]:
 
 def drifts(n: int) -> list[str]:
     lines = [
-        "| drift per doubling | standard error of each optimum | curve | between-size scatter | transfers | drifts | drift covered |",
+        "| drift per doubling | standard error of each optimum | curve | between-size scatter | transfers | "
+        "drifts | drift covered |",
         "|---|---|---|---|---|---|---|",
     ]
     rows = [(0.0, 0.15), (0.5, 0.3), (0.0, 0.05), (0.25, 0.15)]

@@ -1,12 +1,15 @@
-"""Do published families move alike at every size? AdamW 1e-3, three seeds, steps 1 to 5, 4x width and 8x depth.
+"""Do published families move alike at every size? AdamW 1e-3, three seeds, steps 1 to 5, 4x width and 8x
+depth.
 
-    python experiments/families_flat.py                       all six: over width from a base 128 wide, over depth from one 64 wide, 2 blocks
+    python experiments/families_flat.py      all six: over width from a base 128 wide, over depth from one 64
+                                             wide, 2 blocks
     python experiments/families_flat.py --as-published llama  with the base as its config draws it
     python experiments/families_flat.py --first 10            other seeds
     python experiments/families_flat.py --base 64 gpt2        over width from another base
 
-Prints the slope of log RMS change against log size, on a fixed batch, of the residual stream (input of the final norm or
-pooling) and of the logits, under depth-mup, completep and sp. `tests/support/movement.py` has the set-up, LOG.md what was seen.
+Prints the slope of log RMS change against log size, on a fixed batch, of the residual stream (input of the
+final norm or pooling) and of the logits, under depth-mup, completep and sp. `tests/support/movement.py` has
+the set-up, LOG.md what was seen.
 """
 
 import argparse

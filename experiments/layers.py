@@ -42,7 +42,10 @@ def layers() -> list[list[str]]:
     """The packages by layer, the top first."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     (found,) = [c["layers"] for c in contracts if c["name"] == CONTRACT]
-    return [[name.strip().removeprefix("trimtab.") for name in layer.replace(":", "|").split("|")] for layer in found]
+    return [
+        [name.strip().removeprefix("trimtab.") for name in layer.replace(":", "|").split("|")]
+        for layer in found
+    ]
 
 
 def picture() -> str:

@@ -1,8 +1,10 @@
-"""Verdicts on a real sweep drawn again and again: residual MLPs over depth with 24 seeds, of which a few are drawn each time.
+"""Verdicts on a real sweep drawn again and again: residual MLPs over depth with 24 seeds, of which a few are
+drawn each time.
 
     python experiments/resampled.py [draws, 200] [store, resampled.db]
 
-The sweep (3,840 runs) takes a few minutes on two cores and is kept in the store; a second call goes on with it.
+The sweep (3,840 runs) takes a few minutes on two cores and is kept in the store; a second call goes on with
+it.
 """
 
 from __future__ import annotations
@@ -60,7 +62,8 @@ def main() -> None:
     for scheme in ("depth-mup", "mup"):
         whole = trimtab.transfer(table, over="depth", scheme=scheme)
         print(
-            f"{scheme}, all {SEEDS} seeds: {whole.verdict}, {whole.drift.slope:+.3f} ({whole.drift.low:+.3f} to {whole.drift.high:+.3f}) log2 per doubling",
+            f"{scheme}, all {SEEDS} seeds: {whole.verdict}, {whole.drift.slope:+.3f} "
+            f"({whole.drift.low:+.3f} to {whole.drift.high:+.3f}) log2 per doubling",
             flush=True,
         )
         for seeds in (3, 5):

@@ -1,11 +1,13 @@
-"""The infinitely wide network against wide finite ones, over activations, richness, branch exponents, losses and optimizers.
+"""The infinitely wide network against wide finite ones, over activations, richness, branch exponents, losses
+and optimizers.
 
     OMP_NUM_THREADS=1 python experiments/theory_agreement.py [--only NAME] [--samples 8000] [--seeds 24]
 
-Prints for every case the relative distance |theory - ensemble| / |ensemble| over the trajectory of f, loss and NTK, the same distance in
-units of the combined standard error (root mean square over entries), and the distance of f and loss without responses.
-Rates are a fraction `edge` of 2 P / lambda_max of the lazy kernel, small where the kernel grows much: past the edge of stability, finite networks
-themselves scatter by tens of percent and there is nothing to compare. float32 is used for the N x N matrices only.
+Prints for every case the relative distance |theory - ensemble| / |ensemble| over the trajectory of f, loss
+and NTK, the same distance in units of the combined standard error (root mean square over entries), and the
+distance of f and loss without responses. Rates are a fraction `edge` of 2 P / lambda_max of the lazy kernel,
+small where the kernel grows much: past the edge of stability, finite networks themselves scatter by tens of
+percent and there is nothing to compare. float32 is used for the N x N matrices only.
 """
 
 import argparse
@@ -71,7 +73,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     print(
-        "case                     f %    loss %  ntk %   | in stderr: f  loss  ntk | no responses: f %  loss % | solve s  nets s"
+        "case                     f %    loss %  ntk %   | in stderr: f  loss  ntk | no responses: "
+        "f %  loss % | solve s  nets s"
     )
     for name, change in CASES.items():
         if options.only not in name:
@@ -96,7 +99,8 @@ def main() -> None:
         without = [100 * distance(getattr(bare, k), getattr(nets, k)) for k in ("f", "loss")]
         seconds = np.diff(clock)
         print(
-            f"{name:22s} {row[0]:6.2f} {row[1]:7.2f} {row[2]:7.2f}   | {sigma[0]:9.2f} {sigma[1]:5.2f} {sigma[2]:5.2f}"
+            f"{name:22s} {row[0]:6.2f} {row[1]:7.2f} {row[2]:7.2f}   | {sigma[0]:9.2f} {sigma[1]:5.2f} "
+            f"{sigma[2]:5.2f}"
             f"      | {without[0]:9.2f} {without[1]:9.2f}      | {seconds[0]:5.1f} {seconds[1]:6.1f}",
             flush=True,
         )

@@ -1,8 +1,10 @@
-"""Random problems, solved and simulated: how often is the infinite network within the stated bounds of wide ones?
+"""Random problems, solved and simulated: how often is the infinite network within the stated bounds of wide
+ones?
 
     OMP_NUM_THREADS=1 python experiments/theory_battery.py [--cases 12] [--seed 0]
 
-A case counts as agreeing in a field if the distance is below 1 % (f), 2 % (loss), 3 % (NTK), or twice the combined standard error in that norm.
+A case counts as agreeing in a field if the distance is below 1 % (f), 2 % (loss), 3 % (NTK), or twice the
+combined standard error in that norm.
 """
 
 import argparse

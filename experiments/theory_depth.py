@@ -1,11 +1,13 @@
 r"""How fast a network of depth L comes to that of infinite depth: F(L) = F(inf) (1 + a/L + b/L^2 + ...).
 
-    OMP_NUM_THREADS=1 python experiments/theory_depth.py [--size 16000] [--blocks 8] [--depths 2,4,8,16,32,64] [--gamma0 1]
+    OMP_NUM_THREADS=1 python experiments/theory_depth.py [--size 16000] [--blocks 8] \
+        [--depths 2,4,8,16,32,64] [--gamma0 1]
 
-First the lazy limit, without noise and with F(inf) known: f of training with the frozen kernel. Then trained networks (two points, ten steps), where
-F(L) is f over the trajectory projected on that of the deepest. All depths share their noise: a branch of the shallow network gets the sum of what the
-branches of the deepest get that it stands for. Then a, b, ... come from differences F(2L) - F(L). L x error must tend to the constant a, and
-L^2 x the error of Richardson's 2 F(2L) - F(L) to -b/2.
+First the lazy limit, without noise and with F(inf) known: f of training with the frozen kernel. Then trained
+networks (two points, ten steps), where F(L) is f over the trajectory projected on that of the deepest. All
+depths share their noise: a branch of the shallow network gets the sum of what the branches of the deepest get
+that it stands for. Then a, b, ... come from differences F(2L) - F(L). L x error must tend to the constant a,
+and L^2 x the error of Richardson's 2 F(2L) - F(L) to -b/2.
 """
 
 import argparse
@@ -16,7 +18,7 @@ import torch
 
 from trimtab.theory import fields, lazy
 from trimtab.theory.anchor import Anchor
-from trimtab.theory.dynamics import run
+from trimtab.theory.dynamics import train
 from trimtab.theory.fields import GaussianSites
 from trimtab.theory.problem import problem
 
@@ -41,8 +43,9 @@ def table(depths: list[int], value: np.ndarray, limit: float) -> None:
 
 
 class Fine:
-    """Noise of the layers of a network of `finest` branches, summed over those that make one branch of a shallower one: F(2L) - F(L) is then less noisy
-    than either. `at` = (step, direction, layer) is set before each draw."""
+    """Noise of the layers of a network of `finest` branches, summed over those that make one branch of a
+    shallower one: F(2L) - F(L) is then less noisy than either. `at` = (step, direction, layer) is set before
+    each draw."""
 
     frame: np.ndarray
 
@@ -62,7 +65,8 @@ class Fine:
 
 
 def framed(covariance: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Eigenvectors, remembered: noise is given in the frame of the points, not in that of eigenvectors, which turn or flip from depth to depth."""
+    """Eigenvectors, remembered: noise is given in the frame of the points, not in that of eigenvectors, which
+    turn or flip from depth to depth."""
     lam, vectors = torch.linalg.eigh(covariance)
     Fine.frame = vectors[0].numpy()
     return lam, vectors
@@ -86,7 +90,7 @@ def coupled(task, finest: int, seeds: list[int], size: int) -> np.ndarray:
         return sent
 
     sites.forward, sites.backward = sends(sites.forward, 0), sends(sites.backward, 1)
-    return run(task, sites).f[..., 0].numpy()
+    return train(task, sites).f[..., 0].numpy()
 
 
 def differences(depths: list[int], value: np.ndarray, order: int) -> None:
@@ -106,14 +110,18 @@ def differences(depths: list[int], value: np.ndarray, order: int) -> None:
 
     chi2 = float(np.sum(((step.mean(0) - rows @ found.mean(0)) / noise) ** 2) * blocks)
     print(
-        f"order {order}: chi^2 = {chi2:.1f} of {len(depths) - 1 - order}; in % of F(inf) = {limit.mean():.5f}:"
+        f"order {order}: chi^2 = {chi2:.1f} of {len(depths) - 1 - order}; "
+        f"in % of F(inf) = {limit.mean():.5f}:"
         + "".join(f"  {tell(c)} (L^-{k})" for k, c in enumerate(found.T, 1))
     )
     print("   L   error, %           L x error, %        2L (F(L) - F(2L)), %    L^2 x Richardson's, %")
     for i, depth in enumerate(depths):
         line = f"{depth:4d}  {tell(value[:, i] - limit)}   {tell(depth * (value[:, i] - limit))}"
         if i + 1 < len(depths):
-            line += f"   {tell(-2 * depth * step[:, i])}         {tell(depth**2 * (value[:, i + 1] + step[:, i] - limit))}"
+            line += (
+                f"   {tell(-2 * depth * step[:, i])}         "
+                f"{tell(depth**2 * (value[:, i + 1] + step[:, i] - limit))}"
+            )
         print(line, flush=True)
 
 
@@ -161,7 +169,8 @@ def main() -> None:
     direction = found[-1].mean(0) / np.linalg.norm(found[-1].mean(0))
     value = np.array([[np.vdot(f, direction) for f in several] for several in found]).T
     print(
-        f"trained {options.activation}, gamma0 = {options.gamma0:g}, {options.blocks} blocks of {options.size} samples"
+        f"trained {options.activation}, gamma0 = {options.gamma0:g}, {options.blocks} blocks of "
+        f"{options.size} samples"
     )
     for order in (1, 2, 3):
         differences(depths, value, order)

@@ -1,12 +1,13 @@
 """NNGP and NTK of residual networks against neural-tangents, which is installed in a throw-away environment.
 
-    python -m venv /tmp/nt && /tmp/nt/bin/pip install neural-tangents==0.6.5 jax==0.4.30 jaxlib==0.4.30 tf2jax==0.3.6 "scipy<1.13"
+    python -m venv /tmp/nt
+    /tmp/nt/bin/pip install neural-tangents==0.6.5 jax==0.4.30 jaxlib==0.4.30 tf2jax==0.3.6 "scipy<1.13"
     /tmp/nt/bin/python experiments/theory_neural_tangents.py --write kernels.npz
     python experiments/theory_neural_tangents.py --compare kernels.npz
 
-(jax later than 0.4.30 has no jax.core.Jaxpr, which neural-tangents 0.6.5 imports.) The branch multiplier L^-1/2 is put on the weights: a Dense
-layer with W_std = L^-1/2 in NTK parameterization has both its NNGP and its NTK term times 1/L,
-as docs/theory.md, equation (27) has it.
+(jax later than 0.4.30 has no jax.core.Jaxpr, which neural-tangents 0.6.5 imports.) The branch multiplier
+L^-1/2 is put on the weights: a Dense layer with W_std = L^-1/2 in NTK parameterization has both its NNGP and
+its NTK term times 1/L, as docs/theory.md, equation (27) has it.
 """
 
 import argparse
@@ -57,7 +58,8 @@ def compare(path: str) -> None:
                 for name in ("nngp", "ntk")
             ]
             print(
-                f"{activation:5s} L={depth:<3d} largest relative error: nngp {errors[0]:.1e}, ntk {errors[1]:.1e}"
+                f"{activation:5s} L={depth:<3d} largest relative error: nngp {errors[0]:.1e}, "
+                f"ntk {errors[1]:.1e}"
             )
 
 

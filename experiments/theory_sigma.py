@@ -1,10 +1,13 @@
-r"""Sigma_L while training: N x the variance over networks of f and of the NTK, over widths and depths, with intervals.
+r"""Sigma_L while training: N x the variance over networks of f and of the NTK, over widths and depths, with
+intervals.
 
-    OMP_NUM_THREADS=1 python experiments/theory_sigma.py [--sites 600000] [--edge 0.3] [--activations tanh,relu] [--sizes 32x4,...]
+    OMP_NUM_THREADS=1 python experiments/theory_sigma.py [--sites 600000] [--edge 0.3] \
+        [--activations tanh,relu] [--sizes 32x4,...]
 
-Two points, ten steps; networks without matrices (`simulate(matrices=False)`), as many of each width as make `sites` sites, at least 256. A variance of n draws is known
-to sqrt((kurtosis - 1)/n); the intervals are 95 % from ten batches of networks (Student's t). f is its mean over points after the last step, relative to |f|^2 of the limit;
-the NTK its trace before the first and after the last step, relative to its square.
+Two points, ten steps; networks without matrices (`simulate(matrices=False)`), as many of each width as make
+`sites` sites, at least 256. A variance of n draws is known to sqrt((kurtosis - 1)/n); the intervals are 95 %
+from ten batches of networks (Student's t). f is its mean over points after the last step, relative to |f|^2
+of the limit; the NTK its trace before the first and after the last step, relative to its square.
 """
 
 import argparse
@@ -79,12 +82,14 @@ def main() -> None:
                 flush=True,
             )
     print(
-        "\nwhile training: N Var / mean^2 of f after 1, 3, 10 steps, of the NTK's diagonal after 0, 3, 10, with 95 % intervals; networks"
+        "\nwhile training: N Var / mean^2 of f after 1, 3, 10 steps, of the NTK's diagonal after 0, 3, 10, "
+        "with 95 % intervals; networks"
     )
     for activation in options.activations.split(","):
         for width, depth in ([int(n) for n in size.split("x")] for size in options.sizes.split(",")):
             print(
-                f"{activation:5s} N = {width:<5d} L = {depth:<3d} {row(activation, width, depth, options.sites, options.gamma0, options.edge)}",
+                f"{activation:5s} N = {width:<5d} L = {depth:<3d} "
+                f"{row(activation, width, depth, options.sites, options.gamma0, options.edge)}",
                 flush=True,
             )
 

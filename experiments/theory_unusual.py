@@ -2,8 +2,9 @@
 
     OMP_NUM_THREADS=1 python experiments/theory_unusual.py [--width 1000] [--networks 24] [--samples 8000]
 
-For every case the distance over the trajectory of f, loss, NTK (and f at test points), in %, and in units of the combined standard error.
-"within" is 1 % (f, f_test), 2 % (loss), 3 % (NTK) or twice the combined standard error.
+For every case the distance over the trajectory of f, loss, NTK (and f at test points), in %, and in units of
+the combined standard error. "within" is 1 % (f, f_test), 2 % (loss), 3 % (NTK) or twice the combined standard
+error.
 """
 
 import argparse
@@ -24,17 +25,27 @@ def cases() -> dict[str, dict]:
     base = {"x": x, "y": y, "depth": 3, "activation": "tanh", "lr": 0.4, "steps": 30}
     near = x[[0, 0, 1, 2]] + 1e-3 * draw.standard_normal((4, 12))
     cosine = 0.4 * (1 + np.cos(np.pi * np.arange(30) / 30)) / 2
+    pairs = [[t % 4, (t + 1) % 4] for t in range(30)]
+    labels = np.full((4, 3), 1 / 3) + 0.3 * np.eye(3)[[0, 1, 2, 0]] - 0.1
     changes = {
-        "softmax, 3 outputs, batches of 2": {"loss": "softmax", "y": [0, 1, 2, 1], "batches": [[t % 4, (t + 1) % 4] for t in range(30)], "activation": "relu"},
-        "softmax, soft labels, momentum .9": {"loss": "softmax", "y": np.full((4, 3), 1 / 3) + 0.3 * np.eye(3)[[0, 1, 2, 0]] - 0.1, "momentum": 0.9, "lr": 0.05},
+        "softmax, 3 outputs, batches of 2": {
+            "loss": "softmax", "y": [0, 1, 2, 1], "batches": pairs, "activation": "relu",
+        },
+        "softmax, soft labels, momentum .9": {"loss": "softmax", "y": labels, "momentum": 0.9, "lr": 0.05},
         "mse, 3 outputs": {"y": draw.standard_normal((4, 3)), "activation": "erf"},
-        "logistic, relu, momentum .9": {"loss": "logistic", "y": [1, 0, 1, 0], "momentum": 0.9, "lr": 0.1, "activation": "relu"},
+        "logistic, relu, momentum .9": {
+            "loss": "logistic", "y": [1, 0, 1, 0], "momentum": 0.9, "lr": 0.1, "activation": "relu",
+        },
         "minibatches of 1, L2": {"batches": [[t % 4] for t in range(30)], "weight_decay": 0.5, "lr": 0.15},
         "momentum .9, relu": {"momentum": 0.9, "lr": 0.05, "activation": "relu"},
         "cosine schedule, gelu": {"lr": cosine, "activation": "gelu"},
         "warm-up from 0": {"lr": np.minimum(1, np.arange(30) / 10) * 0.5},
-        "test points, one equal, one opposite": {"x_test": np.stack([x[1], -x[1], draw.standard_normal(12)]), "activation": "relu"},
-        "test points, L2, erf": {"x_test": draw.standard_normal((5, 12)), "activation": "erf", "weight_decay": 0.2},
+        "test points, one equal, one opposite": {
+            "x_test": np.stack([x[1], -x[1], draw.standard_normal(12)]), "activation": "relu",
+        },
+        "test points, L2, erf": {
+            "x_test": draw.standard_normal((5, 12)), "activation": "erf", "weight_decay": 0.2,
+        },
         "gamma0 .1": {"gamma0": 0.1, "activation": "relu"},
         "gamma0 3": {"gamma0": 3.0, "lr": 0.15, "activation": "relu"},
         "alpha .75": {"alpha": 0.75, "activation": "relu"},

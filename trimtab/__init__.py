@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from trimtab.coordinates.verdicts import Check
     from trimtab.errors import InputError, OptimizerError, StructureError, TrimtabError
     from trimtab.optima.transfers import Transfer, transfer
+    from trimtab.parametrization.decay import Decay
+    from trimtab.parametrization.horizon import Horizon
     from trimtab.parametrization.planning import parametrize
     from trimtab.parametrization.result import Parametrization
     from trimtab.parametrization.rules import Scheme
@@ -30,6 +32,8 @@ _HOME = {
     "check": "coordinates.checks",
     "Check": "coordinates.verdicts",
     "Parametrization": "parametrization.result",
+    "Horizon": "parametrization.horizon",
+    "Decay": "parametrization.decay",
     "Scheme": "parametrization.rules",
     "sweep": "sweeps.driver",
     "transfer": "optima.transfers",
@@ -45,6 +49,8 @@ _HOME = {
 
 __all__ = [
     "Check",
+    "Decay",
+    "Horizon",
     "InputError",
     "OptimizerError",
     "Parametrization",

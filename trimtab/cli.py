@@ -5,6 +5,7 @@ A command is a file of `trimtab.commands`. None loads torch, pandas or rich befo
     trimtab demo
     trimtab explain pkg.mod:build --width 512 --depth 24 --base-width 128 --base-depth 4
     trimtab explain --hf llama    --width 4096 --depth 32 --base-width 256 --base-depth 4
+    trimtab scale   --width 8 --depth 4 --batch 16 --tokens 100          what each role gets; no model needed
     trimtab check   pkg.mod:build --widths 64 128 256 --depths 2 4 8 --base-width 64 --base-depth 2
 
     trimtab train    run.toml
@@ -37,6 +38,7 @@ from trimtab.commands.limit import Limit
 from trimtab.commands.new import New
 from trimtab.commands.report import Report
 from trimtab.commands.retry import Retry
+from trimtab.commands.scale import Scale
 from trimtab.commands.status import Status
 from trimtab.commands.sweep import Sweep
 from trimtab.commands.train import Train
@@ -64,7 +66,7 @@ class Version:
 
 
 COMMANDS = (
-    *(Demo, Explain, Check, Train, New, Sweep, Tune, Status, Retry, Transfer, Report, Limit),
+    *(Demo, Explain, Scale, Check, Train, New, Sweep, Tune, Status, Retry, Transfer, Report, Limit),
     *(Doctor, Version),
 )
 

@@ -7,7 +7,7 @@ import pytest
 
 from trimtab.cli import main
 from trimtab.commands.demo import DEPTHS, WIDTHS, conclusion, grid, judge
-from trimtab.optima.sources import Frame
+from trimtab.optima.tables import TableSource
 from trimtab.sweeps.grid import read
 from trimtab.sweeps.store import Store
 
@@ -28,7 +28,7 @@ def made(octaves, edge=None):
                     state = "diverged" if edge is not None and depth == DEPTHS[-1] and x > edge else "done"
                     run = dict(state=state, scheme=scheme, width=width, depth=depth, seed=seed, lr=2.0**x)
                     rows.append(run | dict(train_loss=loss if state == "done" else None, collapsed=False))
-    return Frame(pd.DataFrame(rows), {"base": (WIDTHS[0], DEPTHS[0])})
+    return TableSource(pd.DataFrame(rows), {"base": (WIDTHS[0], DEPTHS[0])})
 
 
 def test_the_conclusion_says_which_way_and_how_far():

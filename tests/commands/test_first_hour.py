@@ -23,9 +23,9 @@ from trimtab.commands.new import EXAMPLE
 from trimtab.commands.status import count
 from trimtab.data.opening import open_data
 from trimtab.errors import InputError
-from trimtab.optima import sources
-from trimtab.optima.lines import default_scheme
-from trimtab.reporting.page import gathered
+from trimtab.optima import tables
+from trimtab.optima.tables import default_scheme
+from trimtab.reporting.content import page_content
 from trimtab.runs import fleet, training, user_code
 from trimtab.runs.config import RunConfig
 from trimtab.sweeps import grid
@@ -161,9 +161,9 @@ def test_command_page_and_function_agree_on_the_scheme(monkeypatch, capsys):
     source = made(schemes=("sp", "depth-mup"))
     source.table["scheme"] = source.table["scheme"].replace("depth-mup", "completep")
     assert trimtab.transfer(source).verdict == "transfers"  # sp drifts
-    page = gathered(source)
+    page = page_content(source)
     assert page["lead"] == "completep" and page["verdict"] == "transfers"
-    monkeypatch.setattr(sources, "opened", lambda path: source)
+    monkeypatch.setattr(tables, "open_source", lambda path: source)
     assert cli.main(["transfer", "x.db", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["scheme"] == "completep" and set(said["transfers"]["depth"]) == {

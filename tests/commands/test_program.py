@@ -15,7 +15,9 @@ cli.program()
 
 
 def run(code: int) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", SOURCE.format(code=code)], capture_output=True, text=True, env=os.environ)
+    return subprocess.run(
+        [sys.executable, "-c", SOURCE.format(code=code)], capture_output=True, text=True, env=os.environ
+    )
 
 
 def test_interrupted_it_leaves_at_once_with_all_it_said():

@@ -61,7 +61,7 @@ def run(name, scheme, cls=optim.AdamW, **more):
     )
 
 
-# -- known cases -------------------------------------------------------------------------------------------------------
+# -- known cases ---------------------------------------------------------------------------------------------
 
 KNOWN = [
     ("one matrix", "sp", "FAIL", "FAIL"),
@@ -138,7 +138,7 @@ def test_lazy_is_told():
     assert lazy and all("lazy" in c.cause and abs(c.slope + 0.5) < 0.2 for c in lazy), str(found)
 
 
-# -- planted bugs --------------------------------------------------------------------------------------------------------
+# -- planted bugs --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bug", BUGS)
@@ -211,7 +211,7 @@ def test_a_right_transformer_by_hand_passes(alpha, expect):
     assert found.verdict == "PASS", str(found)
 
 
-# -- correct combinations --------------------------------------------------------------------------------------------------
+# -- correct combinations ------------------------------------------------------------------------------------
 
 CORRECT = [
     *[("one matrix", "depth-mup", cls, {}) for cls in RATE],
@@ -244,7 +244,8 @@ def test_correct_combinations():
     assert sum(v[-1] == "PASS" for v in verdicts) >= len(verdicts) - 2, verdicts
 
 
-# -- any model ---------------------------------------------------------------------------------------------------------------
+# -- any model -----------------------------------------------------------------------------------------------
+# ----------------
 
 
 @dataclasses.dataclass
@@ -255,7 +256,8 @@ class Output:
 
 
 class Odd(nn.Module):
-    """One block used over and over, an odd signature, an output of a class of its own, dropout, a branch in place."""
+    """One block used over and over, an odd signature, an output of a class of its own, dropout, a branch in
+    place."""
 
     def __init__(self, n, L):
         super().__init__()
@@ -361,7 +363,7 @@ def test_same_numbers_twice():
     assert one.to_json() == two.to_json()
 
 
-# -- the verdict as an object --------------------------------------------------------------------------------------------------
+# -- the verdict as an object --------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -541,11 +543,12 @@ def test_faults_are_explained(change, message):
     assert message in str(error.value)
 
 
-# -- the statistics ------------------------------------------------------------------------------------------------------------
+# -- the statistics ------------------------------------------------------------------------------------------
 
 
 def test_intervals_cover():
-    """95 % intervals hold the true slope in 95 % of draws: 2000 draws, four standard errors of a binomial are 0.02."""
+    """95 % intervals hold the true slope in 95 % of draws: 2000 draws, four standard errors of a binomial are
+    0.02."""
     rng, x = np.random.default_rng(0), np.log([1.0, 2.0, 4.0, 8.0])
     inside = [
         f.low <= 0.3 <= f.high
@@ -561,7 +564,7 @@ def test_finite_size_settles_and_a_broken_law_does_not():
     assert judge(fit(np.log(m), (0.5 * np.log(1 + m))[:, None] + noise), 0.0, 0.0) == "bad"
 
 
-# -- the command line ------------------------------------------------------------------------------------------------------------
+# -- the command line ----------------------------------------------------------------------------------------
 
 SOURCE = """
 import torch
@@ -571,7 +574,8 @@ class Block(nn.Module):
         super().__init__()
         self.fc = nn.Linear(n, n)
     def forward(self, h): return h + self.fc(torch.relu(h))
-def build(width, depth): return nn.Sequential(nn.Linear(6, width), *[Block(width) for _ in range(depth)], nn.Linear(width, 3))
+def build(width, depth):
+    return nn.Sequential(nn.Linear(6, width), *[Block(width) for _ in range(depth)], nn.Linear(width, 3))
 def data(split, seed, step):
     x = torch.randn(64, 6, generator=torch.Generator().manual_seed(step))
     return x, x[:, :3].argmax(-1)
@@ -615,7 +619,8 @@ def test_the_file_of_a_sweep_is_the_file_of_a_check(tmp_path, capsys):
     path = tmp_path / "mine.py"
     path.write_text(
         SOURCE
-        + "def loss(output, batch):\n    assert isinstance(batch, tuple) and len(batch) == 2\n    return nn.functional.cross_entropy(output, batch[1])\n"
+        + "def loss(output, batch):\n    assert isinstance(batch, tuple) and len(batch) == 2\n    return "
+        "nn.functional.cross_entropy(output, batch[1])\n"
     )
     sizes = [
         "--base-width",
@@ -644,7 +649,8 @@ def test_the_file_of_a_sweep_is_the_file_of_a_check(tmp_path, capsys):
 
 
 def test_sharpness_transfers():
-    """The top eigenvalue in the optimizer's metric has the same trajectory at every size under depth-mup, and not under sp."""
+    """The top eigenvalue in the optimizer's metric has the same trajectory at every size under depth-mup, and
+    not under sp."""
     slopes = {}
     for scheme in ("depth-mup", "sp"):
         table = run(
@@ -654,12 +660,14 @@ def test_sharpness_transfers():
     assert slopes["depth-mup"] < 0.2 < slopes["sp"], slopes
 
 
-# -- a peer ------------------------------------------------------------------------------------------------------------------
+# -- a peer --------------------------------------------------------------------------------------------------
+# ----------------
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_agrees_with_mup(optimizer):
-    """The same MLP, data and sizes through mup's own coordinate check: slopes of every layer, every step, within 0.05."""
+    """The same MLP, data and sizes through mup's own coordinate check: slopes of every layer, every step,
+    within 0.05."""
     mup = pytest.importorskip("mup")
     from mup.coord_check import get_coord_data
 
@@ -687,10 +695,10 @@ def test_agrees_with_mup(optimizer):
         torch.manual_seed(next(calls[n]))
         return build(n, 1)
 
-    theirs = get_coord_data(
-        {n: functools.partial(lazily, n) for n in widths}, [batch], optimizer, lr=1e-3 if optimizer == "adam" else 0.1, mup=True, nsteps=steps + 1, nseeds=seeds, cuda=False,
-        output_fdict=dict(l2="l2"), show_progress=False,
-    )  # fmt: skip
+    models = {n: functools.partial(lazily, n) for n in widths}
+    rate = 1e-3 if optimizer == "adam" else 0.1
+    options = dict(mup=True, cuda=False, output_fdict=dict(l2="l2"), show_progress=False)
+    theirs = get_coord_data(models, [batch], optimizer, lr=rate, nsteps=steps + 1, nseeds=seeds, **options)
     found = trimtab.check(
         build,
         widths,

@@ -1,4 +1,5 @@
-"""The page of `trimtab limit` in a real browser: every figure drawn, nothing complained of, nothing asked for."""
+"""The page of `trimtab limit` in a real browser: every figure drawn, nothing complained of, nothing asked
+for."""
 
 import shutil
 

@@ -1,4 +1,5 @@
-"""The approach to the limit: rates recovered with coverage, real networks that follow them, a bound that holds, a command that says so."""
+"""The approach to the limit: rates recovered with coverage, real networks that follow them, a bound that
+holds, a command that says so."""
 
 import json
 import math
@@ -12,7 +13,7 @@ from trimtab.data.opening import open_data
 from trimtab.errors import InputError
 from trimtab.limits.approach import approach, optimum
 from trimtab.limits.powerlaws import amplitudes, fit_power
-from trimtab.reporting.page import gathered
+from trimtab.reporting.content import page_content
 from trimtab.sweeps.store import Store
 
 WIDTHS = np.array([64, 128, 256, 512])
@@ -42,7 +43,7 @@ def rate(found, quantity, axis="width"):
     return next(r for r in found.rates if r.quantity == quantity and r.axis == axis)
 
 
-# -- arithmetic ------------------------------------------------------------------------------------------------------------------
+# -- arithmetic ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -50,7 +51,8 @@ def rate(found, quantity, axis="width"):
     [(-1.0, 3.2, 0.1, 0.0), (-0.5, 0.5, 0.05, 0.0), (-1.0, 3.2, 0.3, 0.003), (-1.0, 0.1, 5.0, 0.0)],
 )
 def test_known_rates_are_covered(exponent, constant, noise, offset):
-    """Nominal 95 %, 300 draws, standard errors known to 14 degrees of freedom: at least 92 % (3 binomial standard errors below), also of constant and bound."""
+    """Nominal 95 %, 300 draws, standard errors known to 14 degrees of freedom: at least 92 % (3 binomial
+    standard errors below), also of constant and bound."""
     random = np.random.default_rng(0)
     hits, truth = np.zeros(3), constant * WIDTHS**exponent
     for _ in range(300):
@@ -88,7 +90,8 @@ def test_a_wrong_exponent_is_seen_and_used():
 
 
 def test_sizes_that_are_not_yet_large_are_no_contradiction():
-    """An error of 2/L + 6/L^2 falls like L^-1.5 between 2 and 16; its next order is found, and the bound is where the sum meets the tolerance."""
+    """An error of 2/L + 6/L^2 falls like L^-1.5 between 2 and 16; its next order is found, and the bound is
+    where the sum meets the tolerance."""
     depths = np.array([2, 4, 8, 16])
     value = 2 / depths + 6 / depths**2
     found = fit_power(depths, value, 0.01 * value, expected=-1.0)
@@ -113,8 +116,9 @@ def test_an_error_that_does_not_fall_needs_infinity():
 
 @pytest.mark.parametrize("signal", [0.0, 1.0, 4.0, 8.0])
 def test_projections_keep_the_rate_and_state_their_noise(signal):
-    """A deviation signal / (1, 2, 4, 8) in one of 20 directions, noise of 1 in each (its norm is 4.5): projections are in the same proportion,
-    0 where there is no signal, and scatter by what is stated, within the 30 % that its rule of thumb for dependent halves costs."""
+    """A deviation signal / (1, 2, 4, 8) in one of 20 directions, noise of 1 in each (its norm is 4.5):
+    projections are in the same proportion, 0 where there is no signal, and scatter by what is stated, within
+    the 30 % that its rule of thumb for dependent halves costs."""
     random = np.random.default_rng(1)
     truth = np.zeros((1, 4, 20))
     truth[0, :, 0] = signal / np.array([1, 2, 4, 8])
@@ -129,7 +133,7 @@ def test_projections_keep_the_rate_and_state_their_noise(signal):
     assert (found.std(0) / stated < 1.3).all() and (found.std(0) / stated > 0.65).all()
 
 
-# -- networks --------------------------------------------------------------------------------------------------------------------
+# -- networks ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +151,8 @@ def real():
 
 
 def test_real_networks_follow_the_rates(real):
-    """tanh, L = 3, P = 2, T = 10, N = 64 to 512: the mean loss is off by 1/N, a network scatters by N^-1/2."""
+    """tanh, L = 3, P = 2, T = 10, N = 64 to 512: the mean loss is off by 1/N, a network scatters by
+    N^-1/2."""
     mean, one = rate(real, "mean loss"), rate(real, "one network")
     assert mean.low <= -1 <= mean.high and mean.high < -0.5
     assert one.low - 0.02 <= -0.5 <= one.high + 0.02 and one.high - one.low < 0.25
@@ -156,7 +161,8 @@ def test_real_networks_follow_the_rates(real):
 
 
 def test_the_bound_holds(real):
-    """The measured errors at widths on either side of the bound are above and below the tolerance, within their noise."""
+    """The measured errors at widths on either side of the bound are above and below the tolerance, within
+    their noise."""
     for quantity, column, error in (
         ("mean loss", "loss_error", "loss_stderr"),
         ("one network", "fluctuation", "fluctuation_stderr"),
@@ -175,7 +181,8 @@ def test_the_bound_holds(real):
 
 
 def test_depth_times_error_is_constant():
-    """Linear, hence without noise: the rate is 1/L, and L x error of f over L = 8 to 64 is constant to its O(1/L)."""
+    """Linear, hence without noise: the rate is 1/L, and L x error of f over L = 8 to 64 is constant to its
+    O(1/L)."""
     x, y = points(2)
     found = approach(
         x, y, widths=[16], depths=[8, 16, 32, 64, math.inf], networks=16, activation="linear", lr=0.1, steps=4
@@ -264,7 +271,7 @@ def test_all_faults_at_once():
         )
 
 
-# -- the command -----------------------------------------------------------------------------------------------------------------
+# -- the command ---------------------------------------------------------------------------------------------
 
 
 def test_command_prints_json_and_its_exit_code_is_the_verdict(capsys):
@@ -283,7 +290,7 @@ def test_command_writes_a_page_and_a_section(tmp_path, capsys):
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)[1]
     assert policy.count("sha256-") == 2 and "default-src" in policy and "Best rate" in capsys.readouterr().out
     assert "The infinite network: tanh" in text and "no run has finished" not in text
-    with_section = gathered(Store.open(path))
+    with_section = page_content(Store.open(path))
     assert any(s["id"] == "limit-0" and len(s["figures"]) >= 6 for s in with_section["attached"])
 
 
@@ -313,7 +320,8 @@ def test_command_refuses_with_all_faults(capsys, tmp_path):
 
 @pytest.mark.full
 def test_the_mean_output_is_off_by_one_over_n():
-    """8192 networks of width 16, in proportion fewer up to 128: the mean of f itself, small beside its scatter."""
+    """8192 networks of width 16, in proportion fewer up to 128: the mean of f itself, small beside its
+    scatter."""
     found = approach(
         *points(2),
         widths=[16, 32, 64, 128],

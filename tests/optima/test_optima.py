@@ -15,7 +15,7 @@ from sweeps_made import Made, made, optimum
 
 import trimtab
 from trimtab.errors import InputError
-from trimtab.optima.drift import Drift, drift, more
+from trimtab.optima.drift import Drift, drift, runs_needed
 from trimtab.optima.fits import excess, fit
 from trimtab.optima.transfers import Transfers, joint
 from trimtab.runs.results import OUTCOMES
@@ -272,9 +272,9 @@ def test_a_hundred_thousand_runs_are_quick():
 
 def test_the_command(monkeypatch, capsys):
     from trimtab.cli import main
-    from trimtab.optima import sources
+    from trimtab.optima import tables
 
-    monkeypatch.setattr(sources, "opened", lambda path: made())
+    monkeypatch.setattr(tables, "open_source", lambda path: made())
     monkeypatch.setenv("COLUMNS", "100")
     assert main(["transfer", "x.db"]) == 0
     text = capsys.readouterr().out
@@ -285,7 +285,7 @@ def test_the_command(monkeypatch, capsys):
     capsys.readouterr()
     assert main(["transfer", "x.db", "--scheme", "mup", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["verdict"] == {"depth": "drifts", "width": "transfers"}
-    monkeypatch.setattr(sources, "opened", lambda path: Made(made().table.assign(state="diverged"), {}))
+    monkeypatch.setattr(tables, "open_source", lambda path: Made(made().table.assign(state="diverged"), {}))
     assert main(["transfer", "x.db"]) == 3
     capsys.readouterr()
     for bad in (["--hp", "nothing"], ["--scheme", "nothing"], ["--where", "width"], ["--metric", "nothing"]):
@@ -460,7 +460,7 @@ def test_a_common_skew_is_no_drift():
     [((0.1, 0.0, 0.26), 1), ((0.17, 0.08, 0.27), 1), ((0.3, -0.01, 0.6), 1), ((0.0, -0.3, 0.1), 1)],
 )
 def test_more_is_a_number_of_runs(d, least):
-    assert more(Drift(*d), 100) >= least
+    assert runs_needed(Drift(*d), 100) >= least
 
 
 def test_a_rate_that_one_seed_does_not_survive_is_not_stable():
@@ -525,7 +525,8 @@ def test_a_base_too_narrow_is_named(gap):
 
 
 def test_where_seeds_disagree_the_edge_is_soft():
-    """Two walls a step apart, because one seed of three was unlucky, are no drift; three of three unlucky are."""
+    """Two walls a step apart, because one seed of three was unlucky, are no drift; three of three unlucky
+    are."""
 
     def falling(walls, lost):
         return pd.DataFrame(
@@ -593,7 +594,8 @@ def test_a_random_search_is_fitted_too():
 
 @pytest.mark.parametrize("step", [0.1, 1 / 3, 0.7, math.log2(3)])
 def test_any_grid_of_rates(step):
-    """Places of the minimum come from two grids: what they share must be one place, whatever the step rounds to."""
+    """Places of the minimum come from two grids: what they share must be one place, whatever the step rounds
+    to."""
     x, y, seed = line_of(
         lambda x: 1 + 0.1 * ((x + 2.1) / step) ** 2, x=-2.1 + step * np.arange(-6, 7), noise=0.02
     )

@@ -12,9 +12,10 @@ import pytest
 from sweeps_made import Made, made
 
 import trimtab
-from trimtab.optima.sources import Frame
+from trimtab.optima.tables import TableSource
+from trimtab.reporting.content import page_content
 from trimtab.reporting.figures import MARKS
-from trimtab.reporting.page import gathered, render
+from trimtab.reporting.page import render
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
@@ -155,7 +156,7 @@ def test_a_plain_table_is_enough(tmp_path):
 @pytest.mark.slow
 def test_curves_are_at_most_500_and_the_page_says_which():
     source = made(seeds=5, cross=False)
-    content = gathered(source)
+    content = page_content(source)
     assert 0 < len(content["runs"]) <= 500 and {r["kind"] for r in content["runs"]} == {
         "best",
         "the base's",
@@ -166,7 +167,7 @@ def test_curves_are_at_most_500_and_the_page_says_which():
         (source.table.width == 32) & (source.table.depth == 3) & (source.table.scheme == "depth-mup")
     ]
     many = pd.concat([one.assign(depth=d, cell=one.cell + str(d)) for d in range(3, 60)], ignore_index=True)
-    runs = gathered(Made(many, source.meta))["runs"]
+    runs = page_content(Made(many, source.meta))["runs"]
     assert len(runs) == 500 and {r["depth"] for r in runs if r["kind"] == "best"} == set(
         range(3, 60)
     )  # the best are the last to go
@@ -175,7 +176,7 @@ def test_curves_are_at_most_500_and_the_page_says_which():
 @pytest.mark.slow
 def test_many_rates_are_thinned():
     one = made(schemes=("depth-mup",), seeds=1, rates=np.linspace(-6, 0, 1600))
-    for name, figure in gathered(one)["figures"].items():
+    for name, figure in page_content(one)["figures"].items():
         assert sum(len(t["x"]) for t in figure["data"]) <= 5_200, name
 
 
@@ -299,7 +300,7 @@ def test_an_empty_store_in_a_browser(chromium, tmp_path):
     page, heard = context.new_page(), []
     page.on("console", lambda m: heard.append(m.text))
     page.on("pageerror", lambda e: heard.append(str(e)))
-    page.goto(trimtab.report(Frame(pd.DataFrame()), tmp_path / "r.html").as_uri())
+    page.goto(trimtab.report(TableSource(pd.DataFrame()), tmp_path / "r.html").as_uri())
     assert "Nothing to tell yet" in page.locator("h1").text_content() and not heard
 
 
@@ -317,7 +318,7 @@ def test_a_hundred_thousand_runs_make_a_small_page(tmp_path):
     big = Made.__new__(Made)
     big.table, big.meta, big.extra = table, source.meta, {}
     big.rows = dict(zip(table.cell, table.itertuples(), strict=True))
-    content = gathered(big)
+    content = page_content(big)
     assert trimtab.report(big, tmp_path / "r.html").stat().st_size < 15e6
     for name, figure in content["figures"].items():
         assert sum(len(t["x"]) for t in figure["data"]) <= MARKS + 200, name
@@ -332,7 +333,8 @@ def test_a_coordinate_check_becomes_a_section(tmp_path):
     Store(tmp_path / "a.db", create=True).close()
     (tmp_path / "mine.py").write_text(
         "import torch\nfrom trimtab.models.mlp import build\n"
-        "def data(step):\n    x = torch.randn(16, 64, generator=torch.Generator().manual_seed(step))\n    return x, (x[:, 0] > 0).long()\n"
+        "def data(step):\n    x = torch.randn(16, 64, generator=torch.Generator().manual_seed(step))\n    "
+        "return x, (x[:, 0] > 0).long()\n"
     )
     command = [
         "check",

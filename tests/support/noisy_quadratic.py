@@ -1,8 +1,8 @@
 """A teacher whose best rate is known: 1/2 a x^2 with gradient noise of variance sigma^2 / B on every step.
 
-SGD and heavy ball are linear, so that their mean square follows an exact recursion. Sign descent steps +-lr with
-probabilities that follow from the noise, so that its law on the lattice x0 + k lr is an exact Markov chain. Adam is
-run, torch's own, on many independent copies.
+SGD and heavy ball are linear, so that their mean square follows an exact recursion. Sign descent steps +-lr
+with probabilities that follow from the noise, so that its law on the lattice x0 + k lr is an exact Markov
+chain. Adam is run, torch's own, on many independent copies.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class Quadratic:
         return float(0.5 * a * np.sum(p * x**2))
 
     def adam(self, lr: float, batch: float, copies: int, cls=torch.optim.AdamW, **hyper) -> float:
-        """Mean loss of torch's optimizer over independent copies, from 0 to a minimum at x0: decay pulls back."""
+        """Mean loss of torch's optimizer over independent copies, from 0 to a minimum at x0: decay pulls
+        back."""
         (a,) = self.a
         generator = torch.Generator().manual_seed(round(batch * 1000))
         x = torch.zeros(copies)

@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trimtab.optima.drift import drift, verdict
+from trimtab.optima.drift import drift, seed_inflation, verdict
 from trimtab.optima.fits import fit
-from trimtab.optima.jackknife import inflation
 
 RATES = np.arange(-5, 2.5, 0.5)
 KINDS = ("quadratic", "two-sided", "wall", "flat")
@@ -130,7 +129,9 @@ def verdicts(
             for i in range(sizes)
         ]
         fits = [fit(x, y, seed, wall=wall) for x, y, seed, wall, _ in made]
-        d = drift(fits, range(sizes), inflation=inflation([m[:3] for m in made], fits, [m[3] for m in made]))
+        d = drift(
+            fits, range(sizes), inflation=seed_inflation([m[:3] for m in made], fits, [m[3] for m in made])
+        )
         count[verdict(d)] += 1
         covered += d.low <= -slope <= d.high
     return Told(count["transfers"] / n, count["drifts"] / n, covered / n)

@@ -9,12 +9,12 @@ import math
 import numpy as np
 import pandas as pd
 
-from trimtab.optima.sources import Frame
+from trimtab.optima.tables import TableSource
 
 DEPTHS, WIDTHS, RATES = (3, 6, 12, 24, 48), (32, 64, 128), np.arange(-6, 2, 0.5)
 
 
-class Made(Frame):
+class Made(TableSource):
     """A table with training curves that end where the table says."""
 
     def __init__(self, table, meta, attached=None):

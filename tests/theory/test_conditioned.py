@@ -1,4 +1,5 @@
-"""Networks without matrices: exactly the network where the matrix is asked, exactly its law where it is not."""
+"""Networks without matrices: exactly the network where the matrix is asked, exactly its law where it is
+not."""
 
 import math
 
@@ -8,7 +9,7 @@ import torch
 
 from trimtab.theory import simulate
 from trimtab.theory.conditioned import Conditioned
-from trimtab.theory.dynamics import run
+from trimtab.theory.dynamics import train
 from trimtab.theory.finite import Networks
 from trimtab.theory.problem import problem
 
@@ -27,7 +28,8 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_matrix_is_what_it_does_to_the_vectors_it_meets(name, x, y):
-    """Fresh noise taken from real matrices: every image that is not fresh comes from the bookkeeping, and the network is the network."""
+    """Fresh noise taken from real matrices: every image that is not fresh comes from the bookkeeping, and the
+    network is the network."""
     case = {"x": x, "y": y, "depth": 3, "activation": "tanh", "lr": 0.3, "steps": 8, "width": 60} | CASES[
         name
     ]
@@ -41,13 +43,14 @@ def test_a_matrix_is_what_it_does_to_the_vectors_it_meets(name, x, y):
         return direction @ (matrix.mT if forward else matrix) / math.sqrt(width)
 
     made.fresh = asked
-    expected, found = run(task, real), run(task, made)
+    expected, found = train(task, real), train(task, made)
     for field in ("f", "phi", "g"):
         np.testing.assert_allclose(getattr(found, field), getattr(expected, field), atol=1e-9)
 
 
 def test_the_law_is_that_of_networks_with_matrices(x, y):
-    """N = 24, far from any limit: means and variances over 3000 networks of each kind agree in f, NTK, Phi and G."""
+    """N = 24, far from any limit: means and variances over 3000 networks of each kind agree in f, NTK, Phi
+    and G."""
     case = {"width": 24, "seeds": 3000, "depth": 2, "activation": "tanh", "lr": 0.4, "steps": 5}
     real, made = simulate(x, y, **case), simulate(x, y, matrices=False, **case | {"seed": 10**6})
     for field in ("f", "ntk"):
@@ -57,12 +60,14 @@ def test_the_law_is_that_of_networks_with_matrices(x, y):
     for field in ("f", "ntk", "phi", "g"):
         a, b = (getattr(run.variance, field) for run in (real, made))
         moving = a > 1e-3 * a.max()
-        # a variance of n draws of kurtosis up to 6 or so is known to sqrt(5/n), and all entries of a field move together
+        # a variance of n draws of kurtosis up to 6 or so is known to sqrt(5/n), and all entries of a field
+        # move together
         assert abs(np.log(a[moving] / b[moving]).mean()) < 4 * math.sqrt(2 * 5 / 3000), field
 
 
 def test_a_matrix_forgotten_is_another_law(x, y):
-    """The twin of the test above sees it if images do not know what the other side has told: the response is then missing."""
+    """The twin of the test above sees it if images do not know what the other side has told: the response is
+    then missing."""
     case = {"depth": 2, "activation": "tanh", "lr": 0.4, "steps": 8}
     task = problem(x, y, **case)
     bare = Conditioned(task, 4000, [0, 1, 2, 3])
@@ -71,7 +76,7 @@ def test_a_matrix_forgotten_is_another_law(x, y):
         layer, x, own, type(own)(len(x), x.shape[2]), forward
     )
     without, whole = (
-        run(task, bare).f.mean(0).numpy(),
+        train(task, bare).f.mean(0).numpy(),
         simulate(x, y, width=4000, seeds=4, matrices=False, **case),
     )
     assert np.linalg.norm(without[..., 0] - whole.f) > 10 * np.linalg.norm(whole.stderr.f)
@@ -105,7 +110,7 @@ def test_divergence_is_a_result_and_harms_no_neighbour(x, y):
     ends = [alone.diverged for alone in each]
     assert any(end is None for end in ends) and any(end is not None for end in ends)
     task = problem(x, y, **{name: value for name, value in case.items() if name not in ("width", "matrices")})
-    together = run(task, Conditioned(task, 20, list(range(8))))
+    together = train(task, Conditioned(task, 20, list(range(8))))
     for i, alone in enumerate(each):
         if alone.diverged is None:
             np.testing.assert_allclose(together.f[i, :, :, 0], alone.f, atol=1e-8)

@@ -24,7 +24,8 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_two_solvers_one_network(name, x, y, distance):
-    """Moment-matched samples and coefficient matrices share no code below the loss; they agree to rounding, amplified."""
+    """Moment-matched samples and coefficient matrices share no code below the loss; they agree to rounding,
+    amplified."""
     case = {"y": y, "depth": 3, "lr": 0.1, "steps": T, "x_test": -x[:2] + 0.3} | CASES[name]
     exact, sampled = linear(x, **case), solve(x, activation="linear", samples=2000, **case)
     for field in ("f", "loss", "phi", "g", "ntk", "f_test"):
@@ -33,7 +34,8 @@ def test_two_solvers_one_network(name, x, y, distance):
     if exact.a is None:
         assert sampled.a is None and exact.f.ndim == 3
         return
-    # responses of times that coincide are not unique, what they give to a site is: <phi(t) r(s)> = sum_{s'} A(t,s') G(s',s)
+    # responses of times that coincide are not unique, what they give to a site is: <phi(t) r(s)> = sum_{s'}
+    # A(t,s') G(s',s)
     for response, kernel in (("a", "g"), ("b", "phi")):
         layers = slice(1, None) if kernel == "g" else slice(0, -1)
         given = [
@@ -52,7 +54,8 @@ def test_starts_at_the_closed_form(depth):
 
 
 def test_against_wide_networks(x, y):
-    """f, loss and NTK within four standard errors of the ensemble plus its O(1/N) mean shift, bounded by 3 Sigma/N ~ 20/N here."""
+    """f, loss and NTK within four standard errors of the ensemble plus its O(1/N) mean shift, bounded by 3
+    Sigma/N ~ 20/N here."""
     case = {"depth": 4, "lr": 0.1, "steps": 20, "gamma0": 1.5}
     exact, nets = linear(x, y, **case), simulate(x, y, width=800, seeds=10, activation="linear", **case)
     for field in ("f", "loss", "ntk"):
@@ -87,7 +90,8 @@ def test_responses_are_causal_and_scale_as_the_root_of_depth(x, y):
 
 
 def test_depth_error_estimate_covers(x, y):
-    """In the lazy kernel, where the truth is known. It is the leading term of the error, so within a factor of two."""
+    """In the lazy kernel, where the truth is known. It is the leading term of the error, so within a factor
+    of two."""
     truth = lazy(x, depth=math.inf, activation="linear").ntk
     found = linear(x, y, depth=math.inf, lr=0.1, steps=1)
     ratio = np.abs(found.ntk[0] - truth) / found.depth_error.ntk[0]

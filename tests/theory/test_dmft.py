@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from trimtab.theory import lazy, linear, simulate, solve
-from trimtab.theory.dynamics import run
+from trimtab.theory.dynamics import train
 from trimtab.theory.fields import GaussianSites
 from trimtab.theory.problem import problem
 
@@ -51,7 +51,8 @@ def test_reproducible_and_seeded(x, y):
 
 
 def test_starts_lazy_without_an_anchor(y):
-    """Eight points are too many for weights on 500 pairs: the kernel at t = 0 is sampled, and right within its error bars."""
+    """Eight points are too many for weights on 500 pairs: the kernel at t = 0 is sampled, and right within
+    its error bars."""
     x = np.random.default_rng(5).standard_normal((8, 12))
     for activation in ("relu", "erf"):
         found = solve(x, np.ones(8), depth=3, activation=activation, lr=0.2, steps=1, samples=16000)
@@ -60,7 +61,8 @@ def test_starts_lazy_without_an_anchor(y):
 
 
 def test_error_halves_with_four_times_the_samples(x, y):
-    """Scatter of 16 independent solves each: the log of a ratio of two such is known to sqrt(1/15), over all entries to less."""
+    """Scatter of 16 independent solves each: the log of a ratio of two such is known to sqrt(1/15), over all
+    entries to less."""
     scatter = []
     for samples in (4000, 16000):
         runs = np.stack(
@@ -71,7 +73,8 @@ def test_error_halves_with_four_times_the_samples(x, y):
 
 
 def test_the_start_is_exact(x, y):
-    """Anchored samples: the NTK at t = 0 is the lazy one to rounding, and so is all of training as gamma_0 -> 0."""
+    """Anchored samples: the NTK at t = 0 is the lazy one to rounding, and so is all of training as gamma_0 ->
+    0."""
     kernels = lazy(x, depth=3, activation="tanh")
     found = solve(x, y, **CASE | {"gamma0": 1e-6})
     np.testing.assert_allclose(found.ntk[0], kernels.ntk, rtol=1e-9)
@@ -79,19 +82,22 @@ def test_the_start_is_exact(x, y):
 
 
 def test_stderr_is_honest_near_the_edge(x, y):
-    """ReLU, gamma_0 = 3, L = 5, T = 20, where Monte-Carlo noise is amplified: the stated errors are those of repeated solves."""
+    """ReLU, gamma_0 = 3, L = 5, T = 20, where Monte-Carlo noise is amplified: the stated errors are those of
+    repeated solves."""
     case = {"depth": 5, "activation": "relu", "gamma0": 3.0, "lr": 0.25, "steps": 20, "samples": 2000}
     runs = [solve(x, y, seed=seed, **case) for seed in range(16)]
     seen = np.sqrt(np.mean(np.var([run.f for run in runs], axis=0, ddof=1)))
     stated = np.sqrt(np.mean([run.stderr.f**2 for run in runs]))
     assert seen > 3e-3  # it is a noisy case
-    # 4 blocks have 3 degrees of freedom, 16 solves 15: stated errors carry a factor 1.65 for that, and must not fall short
+    # 4 blocks have 3 degrees of freedom, 16 solves 15: stated errors carry a factor 1.65 for that, and must
+    # not fall short
     assert 0.75 < stated / seen < 3.5
 
 
 @pytest.mark.parametrize("lr", [0.03, 0.3])
 def test_only_what_is_older_than_the_noise_is_subtracted(lr):
-    """D of a response is zero wherever the basis came after the noise: nothing a response could be is taken from it."""
+    """D of a response is zero wherever the basis came after the noise: nothing a response could be is taken
+    from it."""
     task = problem(4 * np.eye(2), [1.0, -1.0], depth=2, activation="tanh", lr=lr, steps=12)
     sites = GaussianSites(task, 400, [0, 1], responses=True, tol=1e-3, share=0.5, passes=1)
     born: dict[int, list[list[int]]] = {
@@ -111,7 +117,7 @@ def test_only_what_is_older_than_the_noise_is_subtracted(lr):
         return sent
 
     sites.forward, sites.backward = watch(sites.forward, -1, sites.phi), watch(sites.backward, 1, sites.g)
-    run(task, sites)
+    train(task, sites)
     for sign in (-1, 1):
         for layer in range(2):
             spurious = sites.cross[sign][layer].value
@@ -164,7 +170,8 @@ def test_responses_are_seen_by_wide_networks(x, y, distance):
 
 
 def test_infinite_depth(x, y):
-    """Linear: against the exact extrapolation of deeper networks. tanh: against L = 64 within error bars and its 1/L."""
+    """Linear: against the exact extrapolation of deeper networks. tanh: against L = 64 within error bars and
+    its 1/L."""
     case = {"lr": 0.1, "steps": 4, "depth": math.inf}
     exact, found = linear(x, y, **case), solve(x, y, activation="linear", samples=2000, **case)
     assert (np.abs(found.f - exact.f) <= 2 * found.depth_error.f + exact.depth_error.f + 1e-12).all()
@@ -226,7 +233,8 @@ def test_memory_is_stated_and_progress_told(x, y, caplog):
 
 @pytest.mark.full
 def test_a_long_run_does_not_drift(x, y):
-    """T = 200, loss 1e-15: the NTK trace moves no more than the ensemble's after step 50, and is the ensemble's within 2 %."""
+    """T = 200, loss 1e-15: the NTK trace moves no more than the ensemble's after step 50, and is the
+    ensemble's within 2 %."""
     case = {"depth": 4, "activation": "tanh", "lr": 0.5, "steps": 200}
     theory, nets = (
         solve(x, y, samples=16000, **case),
@@ -238,9 +246,13 @@ def test_a_long_run_does_not_drift(x, y):
 
 
 FULL = {
-    f"{activation} gamma0={gamma0} alpha={alpha}": {"activation": activation, "gamma0": gamma0, "alpha": alpha, "lr": 0.5 / max(1.0, gamma0)}
-    for activation in ("tanh", "relu", "erf") for gamma0 in (0.3, 1.0, 3.0) for alpha in (0.5, 1.0)
-}  # fmt: skip
+    f"{activation} gamma0={gamma0} alpha={alpha}": dict(
+        activation=activation, gamma0=gamma0, alpha=alpha, lr=0.5 / max(1.0, gamma0)
+    )
+    for activation in ("tanh", "relu", "erf")
+    for gamma0 in (0.3, 1.0, 3.0)
+    for alpha in (0.5, 1.0)
+}
 
 
 @pytest.mark.full

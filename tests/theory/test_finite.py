@@ -142,7 +142,8 @@ def test_batches_of_seeds_and_float32_change_nothing(x, y):
 
 
 def test_starts_at_the_lazy_kernel(x, y):
-    """NTK at init, L = 16, within the ensemble's noise of the infinite network (plus 2/N for the O(1/N) mean)."""
+    """NTK at init, L = 16, within the ensemble's noise of the infinite network (plus 2/N for the O(1/N)
+    mean)."""
     found = simulate(x, y, width=300, seeds=30, depth=16, activation="relu", lr=0.1, steps=1)
     theory = lazy(x, depth=16, activation="relu")
     error = np.hypot(4 * found.stderr.ntk[0], 2 / 300 * np.abs(theory.ntk))

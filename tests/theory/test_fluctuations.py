@@ -26,7 +26,8 @@ def test_linear_networks_have_their_closed_form(depth):
 
 
 def test_one_branch_by_hand():
-    """ReLU, L = 1: Phi^1 has N var = E[relu^4] - 1/4 = 5/4; h^2 gets its Phi^1, N Var H^2 = 2 q^2 + Var Phi^1 + 2 Cov(h^2, Phi^1) with q = 3/2."""
+    """ReLU, L = 1: Phi^1 has N var = E[relu^4] - 1/4 = 5/4; h^2 gets its Phi^1, N Var H^2 = 2 q^2 + Var Phi^1
+    + 2 Cov(h^2, Phi^1) with q = 3/2."""
     found = fluctuate(depth=1, activation="relu")
     assert found.phi[0] == pytest.approx(1.5 - 0.25, rel=1e-9)
     own = 2 * 1.5**2  # Var of h^2 over sites
@@ -62,7 +63,8 @@ def test_means_are_the_lazy_kernels(activation, alpha):
     ("activation", "alpha"), [("relu", 0.5), ("tanh", 0.5), ("erf", 1.0), (torch.sin, 0.5)]
 )
 def test_networks_scatter_as_said(activation, alpha):
-    """Phi, G of every layer, the NTK, and f while training lazily. A variance of n draws is known to sqrt(2/n), a little more for their skew; N = 500."""
+    """Phi, G of every layer, the NTK, and f while training lazily. A variance of n draws is known to
+    sqrt(2/n), a little more for their skew; N = 500."""
     networks, case = 2000, {"depth": 3, "activation": activation, "alpha": alpha}
     found = fluctuate(**case)
     rate = 0.5 / found.mean_ntk
@@ -83,7 +85,8 @@ def test_bad_input():
 
 
 def test_one_branch_by_brute_force():
-    """tanh, L = 1: sites on a product grid of all four of their Gaussians, kappa from the grid, J by differences of its averages."""
+    """tanh, L = 1: sites on a product grid of all four of their Gaussians, kappa from the grid, J by
+    differences of its averages."""
     size, b = 0.6, 1.4
     fine, few = (np.polynomial.hermite_e.hermegauss(nodes) for nodes in (80, 5))
     a, z, w, r = (axis.reshape(-1) for axis in np.meshgrid(fine[0], fine[0], few[0], few[0], indexing="ij"))

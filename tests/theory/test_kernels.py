@@ -46,7 +46,8 @@ def test_against_neural_tangents():
 
 @pytest.mark.parametrize(("activation", "constant"), [("linear", 0.83), ("relu", 0.225), ("tanh", 0.08)])
 def test_depth_error_is_first_order(activation, constant):
-    """L x relative error of K tends to a constant: 5/6 for the linear network by expansion of its closed form."""
+    """L x relative error of K tends to a constant: 5/6 for the linear network by expansion of its closed
+    form."""
     limit = lazy(ONE, depth=math.inf, activation=activation).ntk[0, 0]
     scaled = [
         depth * (1 - lazy(ONE, depth=depth, activation=activation).ntk[0, 0] / limit)

@@ -58,7 +58,8 @@ def test_no_solver_knows_the_future(solver, x, y):
 
 @pytest.mark.parametrize("activation", ["relu", "erf", "tanh"])
 def test_depth_times_error_is_constant_in_lazy_training(activation, x, y):
-    """f of the frozen kernel, no noise: L x error tends to a constant as 1/L does, and Richardson's 2 f(2L) - f(L) is of second order."""
+    """f of the frozen kernel, no noise: L x error tends to a constant as 1/L does, and Richardson's 2 f(2L) -
+    f(L) is of second order."""
     depths = [16, 32, 64, 128, 256]
     limit = lazy(x, depth=math.inf, activation=activation).train(y, lr=0.3, steps=10)
     f = {depth: lazy(x, depth=depth, activation=activation).train(y, lr=0.3, steps=10) for depth in depths}
@@ -71,7 +72,8 @@ def test_depth_times_error_is_constant_in_lazy_training(activation, x, y):
 
 @pytest.mark.full
 def test_depth_times_error_is_constant_for_trained_relu(monkeypatch):
-    """All depths share their noise (experiments/theory_depth.py). 2 L (F(L) - F(2L)) = a + 3b/2L + ... in percent, block by block."""
+    """All depths share their noise (experiments/theory_depth.py). 2 L (F(L) - F(2L)) = a + 3b/2L + ... in
+    percent, block by block."""
     tools = runpy.run_path(str(ROOT / "experiments" / "theory_depth.py"))
     monkeypatch.setattr(fields, "_eigh", tools["framed"])
     (x, y), depths = tools["data"](), [2, 4, 8, 16, 32]
@@ -119,8 +121,8 @@ TABLE = {  # quoted distances in percent: f, loss, NTK; f and loss without respo
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", TABLE)
 def test_the_first_table_of_section_7(name, distance):
-    """Networks and data of experiments/theory_agreement.py. Within the distance quoted or twice the combined standard error; without responses off by what is quoted, which no
-    data is quoted with, within a third."""
+    """Networks and data of experiments/theory_agreement.py. Within the distance quoted or twice the combined
+    standard error; without responses off by what is quoted, which no data is quoted with, within a third."""
     tools = runpy.run_path(str(ROOT / "experiments" / "theory_agreement.py"))
     case = tools["BASE"] | (tools["CASES"] | {"tanh T=60": {"steps": 60}})[name]
     points, width, edge = case.pop("points"), case.pop("width"), case.pop("edge")
@@ -151,7 +153,8 @@ def test_the_first_table_of_section_7(name, distance):
 
 
 def test_the_ntk_at_the_start_of_wide_networks(x, y, distance):
-    """L = 16, N = 800, 60 networks: .5 to .9 % seen, within seed noise; here twice the standard error, and that is 2 % at most."""
+    """L = 16, N = 800, 60 networks: .5 to .9 % seen, within seed noise; here twice the standard error, and
+    that is 2 % at most."""
     found = simulate(x, y, width=800, seeds=60, depth=16, activation="relu", lr=0.1, steps=1, matrices=False)
     truth = lazy(x, depth=16, activation="relu").ntk
     error = np.linalg.norm(found.stderr.ntk[0]) / np.linalg.norm(truth)
@@ -170,7 +173,8 @@ def flops(**change) -> int:
 
 
 def test_cost_is_linear_in_samples_and_depth():
-    """In multiplications, which do not depend on how busy the machine is. Making noise orthogonal to all layers' is the one part quadratic in depth."""
+    """In multiplications, which do not depend on how busy the machine is. Making noise orthogonal to all
+    layers' is the one part quadratic in depth."""
     base = flops()
     assert flops(samples=16000) / base == pytest.approx(2, rel=0.05)
     assert 1.8 < flops(depth=4) / base < 2.5
@@ -188,9 +192,11 @@ def test_the_large_case_states_less_than_eight_gigabytes():
 @pytest.mark.full
 @pytest.mark.timeout(1800)
 def test_the_large_case_fits_in_eight_gigabytes():
-    """P = 16, T = 100, L = 8, S = 8000, measured, and no more than was stated, the interpreter and its libraries apart."""
+    """P = 16, T = 100, L = 8, S = 8000, measured, and no more than was stated, the interpreter and its
+    libraries apart."""
     code = (
-        "import logging, numpy as np; from trimtab.theory import solve; logging.basicConfig(level=logging.INFO)\n"
+        "import logging, numpy as np; from trimtab.theory import solve; "
+        "logging.basicConfig(level=logging.INFO)\n"
         f"x = np.random.default_rng(0).standard_normal((16, 20)); solve(x, np.sign(x[:, 0]), **{LARGE!r})"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -11,8 +11,8 @@ RATES = 2.0 ** np.arange(-5, 3)
 
 
 def test_lazy_edge_and_best_rate_are_known(x, y):
-    """gamma_0 -> 0: edge and optimum are those of the frozen kernel on a fine grid, the optimum within the coarse spacing,
-    because it lies beside the edge, where no parabola fits."""
+    """gamma_0 -> 0: edge and optimum are those of the frozen kernel on a fine grid, the optimum within the
+    coarse spacing, because it lies beside the edge, where no parabola fits."""
     kernels = lazy(x, depth=2, activation="linear")
     top = 2 * 3 / np.linalg.eigvalsh(kernels.ntk)[-1]
     fine = top * 2.0 ** np.linspace(-4, 0.5, 900)
@@ -52,7 +52,8 @@ def test_bad_rates(x, y):
 
 
 def test_rates_side_by_side_are_rates_one_by_one(x, y):
-    """Within their error bars where noise is spent differently, to rounding in the exact linear network; a neighbour that diverges does no harm."""
+    """Within their error bars where noise is spent differently, to rounding in the exact linear network; a
+    neighbour that diverges does no harm."""
     case = {"depth": 2, "activation": "tanh", "steps": 6, "samples": 2000}
     rates = [0.1, 0.4, 300.0]
     slow, fast, wild = solve_rates(x, y, rates=rates, **case)

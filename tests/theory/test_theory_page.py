@@ -1,4 +1,5 @@
-"""docs/theory.md and the code cite each other: every equation cited is on the page, every function named exists.
+"""docs/theory.md and the code cite each other: every equation cited is on the page, every function named
+exists.
 
 Paths are read from the page, so moving a file means moving its name there and nothing here.
 """

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from trimtab.errors import InputError
 
 if TYPE_CHECKING:
-    from trimtab.optima.sources import Source
+    from trimtab.optima.tables import RunSource as Source
     from trimtab.optima.transfers import Transfer
 
 NAMES = {"sp": "Plain", "depth-mup": "trimtab"}  # the schemes of the demo as a newcomer would call them

@@ -109,7 +109,7 @@ class Question:
 
 def validate(options: Limit) -> Question:
     """Read the options; every fault at once."""
-    from trimtab.limits.approach import checked
+    from trimtab.limits.approach import argument_faults
 
     problems: list[str] = []
     widths, depths = _numbers("width", options.width, problems), _numbers("depth", options.depth, problems)
@@ -127,7 +127,8 @@ def validate(options: Limit) -> Question:
         gamma0=options.gamma0,
         alpha=options.alpha,
     )
-    for own in checked(x, y, widths, depths, options.networks, options.samples, options.tolerance, case):
+    wrong = argument_faults(x, y, widths, depths, options.networks, options.samples, options.tolerance, case)
+    for own in wrong:
         if own.split(":")[0] not in {p.split(":")[0] for p in problems}:
             problems.append(own)
     if problems:
@@ -178,9 +179,9 @@ def measure(options: Limit, asked: Question) -> Answer:
 def write_page(options: Limit, path: str, found: Answer, content: dict[str, Any]) -> None:
     """The section as a page of its own."""
     from trimtab.limits.approach import sentence
-    from trimtab.reporting import render_section, written
+    from trimtab.reporting import page as pages
 
-    page = render_section(
+    page = pages.render_section(
         "limit",
         content,
         headline=sentence(found),
@@ -188,7 +189,7 @@ def write_page(options: Limit, path: str, found: Answer, content: dict[str, Any]
         command=_line(options),
         counts=[("networks trained", int(sum(r["networks"] for r in found.rows)))],
     )
-    written(page, path)
+    pages.write_page(page, path)
 
 
 def _numbers(name: str, text: str, problems: list[str]) -> list[float]:
@@ -208,10 +209,10 @@ def _numbers(name: str, text: str, problems: list[str]) -> list[float]:
 def _open_store(path: str | None, problems: list[str]) -> Any:
     if path is None:
         return None
-    from trimtab.optima.sources import opened
+    from trimtab.optima.tables import open_source
 
     try:
-        return opened(path)
+        return open_source(path)
     except TrimtabError as error:
         problems.append(f"store: {error}")
         return None

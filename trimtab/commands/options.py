@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     Text = str | None
     Number = float | None
-    Size = Literal["depth", "width"] | None
+    Size = Literal["depth", "width", "batch", "tokens"] | None
     Page = str
     PageOrNone = str | None
 else:
@@ -26,7 +26,8 @@ else:
         Text = Annotated[str | None, arg(metavar="STR", help_behavior_hint="")]
         Number = Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="")]
         Size = Annotated[
-            Literal["depth", "width"] | None, arg(metavar="{depth,width}", help_behavior_hint="")
+            Literal["depth", "width", "batch", "tokens"] | None,
+            arg(metavar="{depth,width,batch,tokens}", help_behavior_hint=""),
         ]
         Page = Annotated[str, arg(aliases=["-o"])]
         PageOrNone = Annotated[str | None, arg(aliases=["-o"], metavar="STR", help_behavior_hint="")]

@@ -1,4 +1,5 @@
-"""`trimtab scale`: the calculator. What each role gets for given ratios, with the source of every number. No model, no torch.
+"""`trimtab scale`: the calculator. What each role gets for given ratios, with the source of every number. No
+model, no torch.
 
 trimtab scale --width 8 --depth 4 --batch 16 --tokens 100 --scheme completep --optimizer AdamW --rule sde
 """
@@ -9,6 +10,7 @@ import dataclasses
 import json
 from typing import Any
 
+from trimtab.commands.options import Number
 from trimtab.errors import TrimtabError, faults
 
 NUMBERS = ("lr", "weight_decay", "eps")
@@ -16,7 +18,8 @@ NUMBERS = ("lr", "weight_decay", "eps")
 
 @dataclasses.dataclass
 class Scale:
-    """What each role gets for given ratios of width, depth, batch and tokens, with its source. No model is needed."""
+    """What each role gets for given ratios of width, depth, batch and tokens, with its source. No model is
+    needed."""
 
     width: float = 1.0
     """Width over the base's."""
@@ -34,21 +37,21 @@ class Scale:
     """Rule over batch and tokens: sde, completedp, token-half-life, constant, or a .toml or .json file."""
     decay: str = "product"
     """What weight decay keeps: product (lr x wd), root, value (wd), tokens or epochs (its timescale)."""
-    critical: float | None = None
+    critical: Number = None
     """The critical batch over the base's, where it was measured."""
-    lr: float | None = None
+    lr: Number = None
     """The base's learning rate: then learning rates are shown beside their factors."""
-    weight_decay: float | None = None
+    weight_decay: Number = None
     """The base's weight decay."""
-    eps: float | None = None
+    eps: Number = None
     """The base's eps."""
     betas: tuple[float, float] | None = None
     """The base's betas; default those of torch, (0.9, 0.999), where the optimizer has them."""
-    momentum: float | None = None
+    momentum: Number = None
     """The base's momentum."""
-    steps: float | None = None
+    steps: Number = None
     """The base's number of steps."""
-    batch_tokens: float | None = None
+    batch_tokens: Number = None
     """Tokens of one of the base's steps: the timescale of weight decay is then also shown in tokens."""
     json: bool = False
     """Print everything as JSON."""
@@ -138,9 +141,10 @@ class Scale:
 
     def _text(self, found: Any) -> list[str]:
         sizes = (("width", self.width), ("depth", self.depth), ("batch", self.batch), ("tokens", self.tokens))
+        ratios = ", ".join(f"{name} x {ratio:.6g}" for name, ratio in sizes)
+        rule = found.horizon.record.name
         lines = [
-            ", ".join(f"{name} x {ratio:.6g}" for name, ratio in sizes)
-            + f"; {found.scheme.name}, {self.optimizer}, rule {found.horizon.record.name}, decay {found.decay.name}",
+            f"{ratios}; {found.scheme.name}, {self.optimizer}, rule {rule}, decay {found.decay.name}",
             "what the base's numbers are multiplied by:",
             "",
             *_table(found.lines, {}),

@@ -13,7 +13,7 @@ from trimtab.commands.options import Positional, Size, Text
 from trimtab.errors import InputError
 
 if TYPE_CHECKING:
-    from trimtab.optima.sources import Source
+    from trimtab.optima.tables import RunSource as Source
     from trimtab.optima.transfers import Transfer as Answer
 
 EXIT = {"transfers": 0, "drifts": 1, "cannot tell": 3}
@@ -50,10 +50,10 @@ class Transfer:
         from rich.console import Console
 
         from trimtab.commands.transfer_tables import overview
-        from trimtab.optima import sources
-        from trimtab.optima.lines import default_scheme, schemes, varied
+        from trimtab.optima import tables
+        from trimtab.optima.tables import default_scheme, schemes, size_axes
 
-        source = sources.opened(self.store)
+        source = tables.open_source(self.store)
         table = source.to_pandas()
         names = schemes(table)
         if not names:
@@ -61,16 +61,16 @@ class Transfer:
         if self.scheme is not None and self.scheme not in names:
             raise InputError(f"scheme must be one of the store's: {', '.join(names)}; got {self.scheme!r}.")
         lead = self.scheme or default_scheme(names)
-        overs = [self.over] if self.over else varied(table) or ["depth"]
+        overs = [self.over] if self.over else size_axes(table) or ["depth"]
         asked = [self.scheme] if self.scheme else names
         every = analyse_all(source, overs, asked, self.hp, self.metric, conditions(self.where))
         mine = {over: by[lead] for over, by in every.items()}
         code = worst(mine.values())
         said = suggest(source, mine, self) if self.suggest else ""
         if self.json:
-            tables = {over: {n: t.to_dict() for n, t in by.items()} for over, by in every.items()}
+            answers = {over: {n: t.to_dict() for n, t in by.items()} for over, by in every.items()}
             verdicts = {over: t.verdict for over, t in mine.items()}
-            out = {"scheme": lead, "exit": code, "verdict": verdicts, "transfers": tables}
+            out = {"scheme": lead, "exit": code, "verdict": verdicts, "transfers": answers}
             print(json.dumps(out, indent=1))
         else:
             Console(highlight=False).print(overview(every, mine))
@@ -83,14 +83,10 @@ def analyse_all(
     source: Source, overs: Iterable[str], names: Iterable[str], hp: str, metric: str, where: Mapping[str, Any]
 ) -> dict[str, dict[str, Answer]]:
     """{over: {scheme: Transfer}}."""
-    from trimtab.optima.lines import line
-    from trimtab.optima.transfers import analysed
+    from trimtab.optima.transfers import analyse
 
-    table, base, names = source.to_pandas(), source.meta.get("base"), list(names)
-    return {
-        over: {n: analysed(line(table, over, hp, n, metric=metric, where=where, base=base)) for n in names}
-        for over in overs
-    }
+    table, base = source.to_pandas(), source.meta.get("base")
+    return analyse(table, overs, list(names), hp=hp, metric=metric, where=where, base=base)
 
 
 def suggest(source: Source, mine: Mapping[str, Answer], options: Transfer) -> str:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trimtab.optima.transfers import Transfer
-from trimtab.optima.wording import between, headline, named, number, span
+from trimtab.optima.wording import between, headline, hp_name, number, span
 
 COLOUR = {"transfers": "green", "drifts": "red", "cannot tell": "yellow"}
 
@@ -80,7 +80,7 @@ def optima_table(over: str, transfers: list[Transfer]) -> Table:
     first = transfers[0]
     fixed = ", ".join(f"{k} {v}" for k, v in first.fixed.items())
     title = Text(
-        f"Best {named(first.hp)} over {span(first)}" + (f", at {fixed}" if fixed else ""), style="bold"
+        f"Best {hp_name(first.hp)} over {span(first)}" + (f", at {fixed}" if fixed else ""), style="bold"
     )
     out = Table(
         title=title,

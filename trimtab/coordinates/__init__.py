@@ -1,3 +1,7 @@
-"""The coordinate check: watch a few steps at several sizes (watching, trials), draw lines over size (profiles), fit their
-slopes (slopes), compare them with what the scheme predicts (expectations, gauges), judge (verdicts). `trimtab.check` is in checks.
+"""The coordinate check (`trimtab.check`): do a few steps move the network alike at every width and depth?
+
+Read in this order: watching (what is measured in a forward), trials (build, train and measure at one size),
+profiles (the measurements as lines over size), gauges (which of two equal ways a multiplier was written),
+slopes (a log-log slope with its interval), expectations (what each slope should be), verdicts (PASS, FAIL,
+the culprits), figures, curvature (sharpness in the optimizer's metric), checks (`check` itself).
 """

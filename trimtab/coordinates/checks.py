@@ -1,10 +1,10 @@
 """The coordinate check: does one set of hyperparameters move the network alike at every width and depth?
 
-    slope = d log rms / d log size        of the stream, of each branch, of the output, of what training changes in them
+    slope = d log rms / d log size      of the stream, each branch, the output and their changes in training
 
-for several seeds, over widths at the base depth and over depths at the base width, against what transfer asks for
-(`expectations`). A verdict, and the culprit first. The first such check is in arXiv 2203.03466 (section D.1), over width
-and to be read by eye.
+for several seeds, over widths at the base depth and over depths at the base width, against what transfer asks
+for (`expectations`). A verdict, and the culprit first. The first such check is in arXiv 2203.03466 (section
+D.1), over width and to be read by eye.
 
     watching -> trials -> lines -> slopes -> verdicts
 """
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from trimtab.coordinates.expectations import yardstick
 from trimtab.coordinates.profiles import lines
-from trimtab.coordinates.trials import Setup, Size, built, inputs_of, moved, run
+from trimtab.coordinates.trials import Setup, Size, build_model, inputs_of, run, to_device
 from trimtab.coordinates.verdicts import Check, decide
 from trimtab.errors import InputError, TrimtabError, faults
 from trimtab.parametrization.rules import Scheme, as_scheme
@@ -56,15 +56,16 @@ def check(
         widths: sizes measured at the base depth; none or one leaves that axis out.
         depths: sizes measured at the base width; likewise.
         base: (width, depth) of the model that was tuned.
-        data: `data(step) -> batch`: a dict (then `model(**batch).loss` is used) or (inputs, target). The first batch is
-            also the probe on which everything is measured.
+        data: `data(step) -> batch`: a dict (then `model(**batch).loss` is used) or (inputs, target). The
+            first batch is also the probe on which everything is measured.
         scheme: how trimtab parametrizes each model; None for a set-up of your own.
         optimizer: a class, built by trimtab at each size; or, with scheme=None, a callable
             `(model, width, depth) -> optimizer` (or a list of them) that does what you do.
         lr: base learning rate, for a class.
         steps: training steps.  seeds: initialisations at every size.
         loss: `loss(output, target)`, default cross-entropy; for a dict batch `loss(output, batch)`.
-        expect: the scheme whose predictions are the yardstick, for a set-up of your own (default "depth-mup").
+        expect: the scheme whose predictions are the yardstick, for a set-up of your own (default
+        "depth-mup").
         hyper: the optimizer's other hyperparameters, as for the base.
         overrides, gamma0: as for `parametrize`.
         device: where the models are put; default: where build puts them.
@@ -81,11 +82,14 @@ def check(
     ...     def forward(self, h):
     ...         return h + self.fc(torch.relu(h))
     >>> def build(width, depth):
-    ...     return nn.Sequential(nn.Linear(8, width), *[Block(width) for _ in range(depth)], nn.Linear(width, 4))
+    ...     blocks = [Block(width) for _ in range(depth)]
+    ...     return nn.Sequential(nn.Linear(8, width), *blocks, nn.Linear(width, 4))
     >>> x = torch.randn(32, 8, generator=torch.Generator().manual_seed(0))
-    >>> found = check(build, [32, 64, 128], [4, 8, 16], base=(32, 4), data=lambda step: (x, x[:, :4].argmax(-1)))
-    >>> found.verdict, check(build, [32], [4, 8, 16], base=(32, 4), data=lambda step: (x, x[:, :4].argmax(-1)), scheme="mup").verdict
-    ('PASS', 'FAIL')
+    >>> setup = dict(base=(32, 4), data=lambda step: (x, x[:, :4].argmax(-1)))
+    >>> check(build, [32, 64, 128], [4, 8, 16], **setup).verdict
+    'PASS'
+    >>> check(build, [32], [4, 8, 16], scheme="mup", **setup).verdict
+    'FAIL'
     """
     widths, depths = [] if widths is None else widths, [] if depths is None else depths
     problems = _problems(
@@ -99,32 +103,42 @@ def check(
     said = as_scheme(expect) if own and expect is not None else chosen
     base = (int(base[0]), int(base[1]))
     with torch.random.fork_rng():
-        model = built(build, *base, device=torch.device(device) if device is not None else None)
+        model = build_model(build, *base, device=torch.device(device) if device is not None else None)
     where = next((p.device for p in model.parameters()), None)
-    batches = [moved(_batch(data, step), where) for step in range(steps)]
+    batches = [to_device(_batch(data, step), where) for step in range(steps)]
     setup = Setup(
-        build, base, batches, inputs_of(batches[0]), chosen, judged_as, optimizer, lr or 0.0, dict(hyper or {}), loss, overrides, gamma0, torch.device(device) if device else None
-    )  # fmt: skip
+        build=build,
+        base=base,
+        batches=batches,
+        example=inputs_of(batches[0]),
+        scheme=chosen,
+        judged_as=judged_as,
+        optimizer=optimizer,
+        lr=lr or 0.0,
+        hyper=dict(hyper or {}),
+        loss=loss,
+        overrides=overrides,
+        gamma0=gamma0,
+        device=torch.device(device) if device else None,
+    )
     if sharpness:
         from trimtab.coordinates.curvature import effective_sharpness
 
         setup.after_step = effective_sharpness
-    sizes: dict[tuple[int, int], Size] = {}
     axes = {
         "width": sorted({(int(w), base[1]) for w in widths}),
         "depth": sorted({(base[0], int(d)) for d in depths}),
     }
     axes = {axis: places for axis, places in axes.items() if len(places) > 1}
-    found = []
     whole = len({place for places in axes.values() for place in places})
+    sizes: dict[tuple[int, int], Size] = {}
+    found = []
     for axis, places in axes.items():
-        for place in places:
-            if place not in sizes:
-                if progress is not None:
-                    progress(
-                        f"size {len(sizes) + 1} of {whole}: width {place[0]}, depth {place[1]}, {seeds} seeds x {steps} steps"
-                    )
-                sizes[place] = run(setup, *place, seeds)
+        for width, depth in (p for p in places if p not in sizes):
+            if progress is not None:
+                where = f"size {len(sizes) + 1} of {whole}: width {width}, depth {depth}"
+                progress(f"{where}, {seeds} seeds x {steps} steps")
+            sizes[width, depth] = run(setup, width, depth, seeds)
         _grows([sizes[p] for p in places], axis)
         found += lines([sizes[p] for p in places], axis, judged_as, own=own)
     notes = list(dict.fromkeys(s.note for s in sizes.values() if s.note))
@@ -149,7 +163,8 @@ def _grows(sizes: Sequence[Size], axis: str) -> None:
         if key in seen:
             a, b = ((o.width if axis == "width" else o.depth) for o in (seen[key], s))
             raise InputError(
-                f"build(width, depth) must follow {axis}: it gives the same number of parameters and branches at {axis} {a} and {b}."
+                f"build(width, depth) must follow {axis}: it gives the same number of parameters and "
+                f"branches at {axis} {a} and {b}."
             )
         seen[key] = s
 
@@ -166,7 +181,8 @@ def _batch(data: Callable[[int], Any], step: int) -> Any:
     if isinstance(batch, list | tuple) and len(batch) == 2:
         return tuple(batch)
     raise InputError(
-        f"data(step) must return a dict or (inputs, target): data({step}) returned {type(batch).__name__}{f' of {len(batch)}' if isinstance(batch, list | tuple) else ''}."
+        f"data(step) must return a dict or (inputs, target): data({step}) returned "
+        f"{type(batch).__name__}{f' of {len(batch)}' if isinstance(batch, list | tuple) else ''}."
     )
 
 
@@ -191,17 +207,7 @@ def _problems(
         for name, value in (("build", build), ("data", data))
         if not callable(value)
     ]
-    sizes = {}
-    for name, values in (("widths", widths), ("depths", depths)):
-        good = isinstance(values, Sequence) and not isinstance(values, str) and all(_whole(v) for v in values)
-        if not good:
-            problems.append(f"{name} must be a list of whole numbers >= 1: got {values!r}")
-        else:
-            sizes[name] = set(values)
-    if len(sizes) == 2 and all(len(s) < 2 for s in sizes.values()):
-        problems.append(
-            f"a slope needs two sizes: got widths {list(widths)} and depths {list(depths)}; three or more are better"
-        )
+    problems += _size_faults(widths, depths)
     if not (
         isinstance(base, Sequence)
         and not isinstance(base, str)
@@ -227,24 +233,49 @@ def _problems(
             _ = as_scheme(value) if value is not None else None
         except (InputError, TypeError) as error:
             problems.append(f"{name}: {error}")
-    a_class = inspect.isclass(optimizer)
-    if not callable(optimizer):
+    return problems + _optimizer_faults(scheme, optimizer)
+
+
+def _size_faults(widths: Any, depths: Any) -> list[str]:
+    problems = []
+    sizes = {}
+    for name, values in (("widths", widths), ("depths", depths)):
+        good = isinstance(values, Sequence) and not isinstance(values, str) and all(_whole(v) for v in values)
+        if not good:
+            problems.append(f"{name} must be a list of whole numbers >= 1: got {values!r}")
+        else:
+            sizes[name] = set(values)
+    if len(sizes) == 2 and all(len(s) < 2 for s in sizes.values()):
         problems.append(
-            f"optimizer must be a class, or with scheme=None a callable (model, width, depth) -> optimizer: got {optimizer!r}"
-        )
-    elif scheme is None and a_class:
-        problems.append(
-            f"scheme=None measures your own set-up: optimizer must be a callable (model, width, depth) -> optimizer, got the class {optimizer.__name__}"
-        )
-    elif scheme is not None and not a_class and not _builds(optimizer):
-        problems.append(
-            "a callable optimizer is your own set-up: pass scheme=None and expect='depth-mup' (or another scheme), or pass an optimizer class"
+            f"a slope needs two sizes: got widths {list(widths)} and depths {list(depths)}; "
+            "three or more are better"
         )
     return problems
 
 
+def _optimizer_faults(scheme: Any, optimizer: Any) -> list[str]:
+    a_class = inspect.isclass(optimizer)
+    if not callable(optimizer):
+        return [
+            "optimizer must be a class, or with scheme=None a callable (model, width, depth) -> optimizer: "
+            f"got {optimizer!r}"
+        ]
+    if scheme is None and a_class:
+        return [
+            "scheme=None measures your own set-up: optimizer must be a callable (model, width, depth) "
+            f"-> optimizer, got the class {optimizer.__name__}"
+        ]
+    if scheme is not None and not a_class and not _builds(optimizer):
+        return [
+            "a callable optimizer is your own set-up: pass scheme=None and expect='depth-mup' (or another "
+            "scheme), or pass an optimizer class"
+        ]
+    return []
+
+
 def _builds(optimizer: Any) -> bool:
-    """A factory that takes parameter groups, such as functools.partial(AdamW, betas=...), is as good as a class."""
+    """A factory that takes parameter groups, such as functools.partial(AdamW, betas=...), is as good as a
+    class."""
     return inspect.isclass(getattr(optimizer, "func", None))
 
 

@@ -1,11 +1,12 @@
-"""Sharpness in the optimizer's own metric: the top eigenvalue of P^1/2 H P^1/2, by Lanczos with Hessian-vector products.
+"""Sharpness in the optimizer's own metric: the top eigenvalue of P^1/2 H P^1/2, by Lanczos with
+Hessian-vector products.
 
     P = lr for gradient descent, lr / (sqrt(v / (1 - beta2^t)) + eps) for Adam (arXiv 2207.14484)
 
 (docs/theory.md, equation (26))
 
-so that 2 is where a quadratic loss stops to shrink (without momentum), at every size, whatever multiplier was folded where.
-Trajectories over size coincide when the rate transfers (arXiv 2402.17457).
+so that 2 is where a quadratic loss stops to shrink (without momentum), at every size, whatever multiplier was
+folded where. Trajectories over size coincide when the rate transfers (arXiv 2402.17457).
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ ITERATIONS = 12
 def effective_sharpness(
     model: nn.Module, optimizers: list[Any], loss: Callable[[], Tensor], iterations: int = ITERATIONS
 ) -> float:
-    """The largest eigenvalue, by size, of the preconditioned Hessian of `loss()`; the model's buffers and random states stay.
+    """The largest eigenvalue, by size, of the preconditioned Hessian of `loss()`; the model's buffers and
+    random states stay.
 
     >>> model = nn.Linear(2, 1, bias=False)
     >>> x = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
-    >>> round(effective_sharpness(model, [torch.optim.SGD(model.parameters(), lr=0.5)], lambda: 0.5 * (model(x) ** 2).sum()), 4)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    >>> round(effective_sharpness(model, [optimizer], lambda: 0.5 * (model(x) ** 2).sum()), 4)
     2.0
     """
     roots = {
@@ -40,9 +43,8 @@ def effective_sharpness(
     buffers = [(b, b.clone()) for b in model.buffers()]
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        with torch.nn.attention.sdpa_kernel(
-            torch.nn.attention.SDPBackend.MATH
-        ):  # fused kernels have no second derivative
+        # fused kernels have no second derivative
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
             grads = torch.autograd.grad(loss(), params, create_graph=True, allow_unused=True)
         kept = [(p, g) for p, g in zip(params, grads, strict=True) if g is not None and g.requires_grad]
 
@@ -78,7 +80,11 @@ def _roots(optimizer: Any, group: dict[str, Any]) -> list[tuple[nn.Parameter, An
 
 
 def _lanczos(product: Callable[[list[Tensor]], list[Tensor]], v: list[Tensor], iterations: int) -> float:
-    """The eigenvalue of largest size of a symmetric operator, with full reorthogonalisation."""
+    """The eigenvalue of largest size of a symmetric operator, with full reorthogonalisation.
+
+    Not scipy's eigsh: that runs to convergence, at least twenty products where twelve give the three digits
+    needed, and takes every vector from torch to numpy and back.
+    """
     norm = math.sqrt(_dot(v, v))
     basis = [[x / norm for x in v]]
     alphas: list[float] = []

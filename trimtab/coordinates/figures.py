@@ -1,22 +1,34 @@
-"""The picture of a coordinate check: size of each quantity against width and depth, and what is expected of it."""
+"""The picture of a coordinate check: size of each quantity against width and depth, and what is expected of
+it."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import plotly.graph_objects as go
 from plotly.colors import qualitative
 from plotly.subplots import make_subplots
 
-if TYPE_CHECKING:
-    from trimtab.coordinates.verdicts import Check
-
 SHOWN = 12  # curves in a panel: the worst, then the first
 
 
-def draw(check: Check) -> go.Figure:
-    """One panel per judged quantity and axis; a curve per module through the mean of the seeds, the seeds as dots."""
+class Judged(Protocol):
+    """What a picture needs of a `Check`: its verdicts, its slopes and the numbers behind them."""
+
+    @property
+    def verdict(self) -> str: ...
+    @property
+    def verdicts(self) -> dict[str, str]: ...
+    @property
+    def slopes(self) -> Any: ...
+    @property
+    def measurements(self) -> Any: ...
+
+
+def draw(check: Judged) -> go.Figure:
+    """One panel per judged quantity and axis; a curve per module through the mean of the seeds, the seeds as
+    dots."""
     rows: Any = check.slopes
     rows = rows[rows["answer"] != ""]
     axes, quantities = list(check.verdicts), list(dict.fromkeys(rows["quantity"]))

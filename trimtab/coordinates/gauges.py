@@ -1,7 +1,8 @@
-"""One network, two ways to write it: a multiplier before the readout can be the readout's own or the layer's before it.
+"""One network, two ways to write it: a multiplier before the readout can be the readout's own or the layer's
+before it.
 
-    f = W (c h)          c carried by W: its rate and start follow c       (mup's MuReadout, and most hands)
-                         c undone in what makes h: its rate and start do   (`folds`, which looks backwards from a constant)
+    f = W (c h)     c carried by W: its rate and init scale follow c   (mup's MuReadout, most set-ups by hand)
+                    c undone in what makes h: its rate and init do     (`folds`, looking back from a constant)
 
 Both are exact (docs/theory.md, equation (2)).
 A set-up by hand is compared with the way it was written: with the second where the rates it was
@@ -15,7 +16,6 @@ from collections.abc import Sequence
 
 from trimtab.coordinates.trials import Size
 from trimtab.parametrization.parameters import Row
-from trimtab.parametrization.result import Parametrization
 
 
 def carried_by_readout(sizes: Sequence[Size]) -> list[Size] | None:
@@ -32,9 +32,10 @@ def carried_by_readout(sizes: Sequence[Size]) -> list[Size] | None:
         if len(folds) > 1:
             return None
         (fold,) = folds or {1.0}
-        rows = {n: _moved(row, fold, n in mine, n in s.survey.scored) for n, row in s.rows.rows.items()}
-        p = Parametrization(rows, s.rows.branches, s.rows.depth, s.rows.scheme, s.rows.gamma0, s.rows.width)
-        found.append(dataclasses.replace(s, rows=p))
+        rows = {
+            n: _with_other_fold(row, fold, n in mine, n in s.survey.scored) for n, row in s.rows.rows.items()
+        }
+        found.append(dataclasses.replace(s, rows=s.rows.with_rows(rows)))
     return (
         found
         if any(
@@ -45,7 +46,7 @@ def carried_by_readout(sizes: Sequence[Size]) -> list[Size] | None:
     )
 
 
-def _moved(row: Row, fold: float, readout: bool, scored: bool) -> Row:
+def _with_other_fold(row: Row, fold: float, readout: bool, scored: bool) -> Row:
     if readout and len(row.shape) > 1:
         scales, carried = row.scales.fold(fold), row.fold * fold
     elif not readout and not scored and row.fold != 1:

@@ -1,9 +1,10 @@
 """From trials to lines: one quantity of one module over sizes, with the slope that is expected of it.
 
-Over **width** (at the base depth) every size has the same modules, and each is a line of its own. Over **depth** (at the
-base width) blocks have no twins, so what is compared is the stream at the start, middle and end of each stack, and for
-each kind of branch the first, the mean (of logarithms) of the others, and the last. The abscissa is then the number of
-branches in that stack; a stack that does not grow is asked to stay as it is.
+Over **width** (at the base depth) every size has the same modules, and each is a line of its own. Over
+**depth** (at the base width) blocks have no twins, so what is compared is the stream at the start, middle and
+end of each stack, and for each kind of branch the first, the mean (of logarithms) of the others, and the
+last. The abscissa is then the number of branches in that stack; a stack that does not grow is asked to stay
+as it is.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -33,7 +34,8 @@ NEGLIGIBLE = 1e-3  # a branch this small beside its stream (LayerScale at 1e-6) 
 
 @dataclasses.dataclass
 class Line:
-    """`y[size, seed, step]` holds logarithms; steps without a value are nan. `judged`: the step that counts, None for none."""
+    """`y[size, seed, step]` holds logarithms; steps without a value are nan. `judged`: the step that counts,
+    None for none."""
 
     module: str
     quantity: str
@@ -193,23 +195,25 @@ def _streams(sizes: Sequence[Size], axis: str, x: np.ndarray, alpha: float) -> l
             for line in pair:
                 if "change" in line.quantity and module.endswith((" first", " last")):
                     line.judged = None  # one block of a few: the mean over its kind is asked
-                beside = _gather(
-                    sizes,
-                    lambda s, t, c=line.quantity: [(t.change if "change" in c else t.size)[ends[id(s)]]],
-                )
-                if line.judged is not None and not np.nanmax(
-                    line.y[:, :, line.judged] - beside[:, :, line.judged]
-                ) > math.log(NEGLIGIBLE):
+                if _negligible(line, sizes, ends):
                     line.judged = None
             found += pair
     return found
 
 
+def _negligible(line: Line, sizes: Sequence[Size], ends: Mapping[int, Key]) -> bool:
+    """Whether a branch is nowhere large enough to matter beside the end of its stream."""
+    if line.judged is None:
+        return False
+    beside = _gather(sizes, lambda s, t: [(t.change if "change" in line.quantity else t.size)[ends[id(s)]]])
+    return not np.nanmax(line.y[:, :, line.judged] - beside[:, :, line.judged]) > math.log(NEGLIGIBLE)
+
+
 def _kinds(names: list[tuple[str, ...]], k: int) -> list[tuple[str, list[list[Key]]]]:
     """Branches by kind: the first of each, the mean of the others, the last, where every size has that kind.
 
-    The first reads what an embedding or a stem wrote, often of another size than the stream later on; in a mean it would
-    count for less and less as depth grows.
+    The first reads what an embedding or a stem wrote, often of another size than the stream later on; in a
+    mean it would count for less and less as depth grows.
     """
     for how in (template, loose_template, lambda _: "branches"):
         kinds = [
@@ -244,7 +248,8 @@ def _outputs(sizes: Sequence[Size], axis: str, x: np.ndarray, alpha: float) -> l
 
 
 def _scores_and_layers(sizes: Sequence[Size], x: np.ndarray) -> list[Line]:
-    """Only over width: attention scores where the contracted dimension grows, outputs of matrices whose fan-out does."""
+    """Only over width: attention scores where the contracted dimension grows, outputs of matrices whose
+    fan-out does."""
     found: list[Line] = []
     first = sizes[0].survey
     if all(len(s.survey.scores) == len(first.scores) for s in sizes):
@@ -263,7 +268,8 @@ def _scores_and_layers(sizes: Sequence[Size], x: np.ndarray) -> list[Line]:
 
 
 def _of_layer(line: Line, sizes: Sequence[Size], module: str, x: np.ndarray) -> tuple[Expected | None, str]:
-    """A layer whose fan-out grows keeps its size, times the multipliers folded into its weights; else nothing is asked."""
+    """A layer whose fan-out grows keeps its size, times the multipliers folded into its weights; else nothing
+    is asked."""
     if any(s.rows is None for s in sizes):
         return None, ""
     rows = [
@@ -277,21 +283,24 @@ def _of_layer(line: Line, sizes: Sequence[Size], module: str, x: np.ndarray) -> 
     fold = _slope(x, [math.log(abs(r.fold) or 1.0) for r in own])
     slack = ATTENTION if "change" in line.quantity and own[0].name in sizes[0].survey.scored else 0.0
     slack = max(slack, _reads_a_readout(own[-1]))
-    return Expected(fold, fold - slack, fold), _carried(fold, own[0].name, sizes)
+    return Expected(fold, fold - slack, fold), _multiplier_carried_by(fold, own[0].name, sizes)
 
 
 def _reads_a_readout(row: Row) -> float:
-    """Inside a branch, a fan-in that does not grow is an internal readout (a step size, a low rank), which starts like N^-1/2."""
+    """Inside a branch, a fan-in that does not grow is an internal readout (a step size, a low rank), which
+    starts like N^-1/2."""
     return 0.5 if row.role == "input" and row.place != "outside" else 0.0
 
 
-def _carried(fold: float, name: str, sizes: Sequence[Size]) -> str:
-    """Which multiplier a parameter carries, where that grows or shrinks: of the attention scores or of the readout."""
+def _multiplier_carried_by(fold: float, name: str, sizes: Sequence[Size]) -> str:
+    """Which multiplier a parameter carries, where that grows or shrinks: of the attention scores or of the
+    readout."""
     return "" if abs(fold) < 0.1 else "scores" if name in sizes[0].survey.scored else "readout"
 
 
-def _named(sizes: Sequence[Size], axis: str) -> dict[str, list[list[str]]]:
-    """{what to call it: for each size the parameters it stands for}: over width each by name, over depth by kind."""
+def _parameters_by_name(sizes: Sequence[Size], axis: str) -> dict[str, list[list[str]]]:
+    """{what to call it: for each size the parameters it stands for}: over width each by name, over depth by
+    kind."""
     tables = [list(s.rows.rows) for s in sizes if s.rows is not None]
     if axis == "width" and all(t == tables[0] for t in tables):
         return {name: [[name]] * len(sizes) for name in tables[0]}
@@ -315,9 +324,10 @@ def _named(sizes: Sequence[Size], axis: str) -> dict[str, list[list[str]]]:
 
 
 def _updates(sizes: Sequence[Size], axis: str, x: np.ndarray) -> list[Line]:
-    """Sizes of weight updates beside the wanted update u; inner matrices may keep theirs over depth instead."""
+    """Sizes of weight updates beside the wanted update u; inner matrices may keep theirs over depth
+    instead."""
     found = []
-    for module, names in _named(sizes, axis).items():
+    for module, names in _parameters_by_name(sizes, axis).items():
         rows = [s.rows.rows[own[0]] for s, own in zip(sizes, names, strict=True) if s.rows is not None]
         if any(n not in t.update for s, own in zip(sizes, names, strict=True) for t in s.trials for n in own):
             continue
@@ -334,7 +344,9 @@ def _updates(sizes: Sequence[Size], axis: str, x: np.ndarray) -> list[Line]:
         want = _slope(x, [math.log(r.u) for r in rows])
         spectral = any(_spectral(cls) for cls, _ in sizes[0].trials[0].optimizers)
         judged = y.shape[-1] - 1 if matrix and not spectral else None
-        carries = _carried(_slope(x, [math.log(abs(r.fold) or 1.0) for r in rows]), names[0][0], sizes)
+        carries = _multiplier_carried_by(
+            _slope(x, [math.log(abs(r.fold) or 1.0) for r in rows]), names[0][0], sizes
+        )
         slack = ATTENTION if axis == "width" and rows[-1].name in sizes[-1].survey.scored else 0.0
         slack = max(slack, _reads_a_readout(rows[-1]) if axis == "width" else 0.0)
         asked = Expected(want, want - slack, max(want, 0.0) if inner else want)
@@ -361,7 +373,7 @@ def _rates(sizes: Sequence[Size], axis: str, x: np.ndarray) -> list[Line]:
     for s in sizes:
         assert s.rows is not None
         factors.append([s.rows.factors(cls, **flags) for cls, flags in s.trials[0].optimizers])
-    for module, names in _named(sizes, axis).items():
+    for module, names in _parameters_by_name(sizes, axis).items():
         rates, wanted, decays, folds, role, place = [], [], [], [], "", ""
         for s, own, tables in zip(sizes, names, factors, strict=True):
             given = [(s.trials[0].rates.get(n), n) for n in own]
@@ -375,7 +387,7 @@ def _rates(sizes: Sequence[Size], axis: str, x: np.ndarray) -> list[Line]:
             folds.append(math.log(abs(row.fold) or 1.0))
         if len(rates) < len(sizes):
             continue
-        carries = _carried(_slope(x, folds), names[0][0], sizes)
+        carries = _multiplier_carried_by(_slope(x, folds), names[0][0], sizes)
         found.append(
             Line(
                 module,

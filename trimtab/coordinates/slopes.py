@@ -1,18 +1,21 @@
-"""Log-log slopes with intervals over seeds, and what they say about an expected slope. Pure numbers, no torch.
+"""Log-log slopes with intervals over seeds, and what they say about an expected slope. Pure numbers, no
+torch.
 
-    log y(size, seed) = a + slope log(size) + noise        noise: its variance is pooled over the seeds of every size
+    log y(size, seed) = a + slope log(size) + noise      noise: its variance is pooled over seeds of all sizes
 
-Exponents of width and depth come in halves, so a quarter is where two laws part; what training changes is further from its
-limit in small networks than what a start draws, and gets 3/8. A slope is judged against a range of expected slopes; `off`
-is how far it lies outside:
+Exponents of width and depth come in halves, so a quarter is where two laws part; what training changes is
+further from its limit in small networks than what a start draws, and gets 3/8. A slope is judged against a
+range of expected slopes; `off` is how far it lies outside:
 
     "good"    |off| <= tolerance, and the interval (95 %) goes no further than a quarter beyond that
-    "bad"     |off| > tolerance, and the range is excluded at 99.9 % (there are a hundred lines in a check), unless it settles
+    "bad"     |off| > tolerance, and the range is excluded at 99.9 % (there are a hundred lines in a check),
+              unless it settles
     "unsure"  neither: more seeds or sizes would tell
 
-A deviation *settles* when over the two largest sizes it is within the tolerance and well below that of all sizes: a small base is
-not yet its own limit, and a law that is broken goes on being broken. A line that is one of many (each block of a stack) is
-"good" as long as nothing speaks against it: that the noise is small enough is asked of their mean.
+A deviation *settles* when over the two largest sizes it is within the tolerance and well below that of all
+sizes: a small base is not yet its own limit, and a law that is broken goes on being broken. A line that is
+one of many (each block of a stack) is "good" as long as nothing speaks against it: that the noise is small
+enough is asked of their mean.
 """
 
 from __future__ import annotations
@@ -31,8 +34,9 @@ SETTLING = 0.7  # a deviation that has shrunk to this part of itself at the larg
 
 
 @dataclasses.dataclass(frozen=True)
-class Fit:
-    """A slope with its interval; `end`: the slope between the two largest sizes; `sure`: half the interval at 99.9 %."""
+class SlopeFit:
+    """A slope with its interval; `end`: the slope between the two largest sizes; `sure`: half the interval at
+    99.9 %."""
 
     slope: float
     low: float
@@ -43,7 +47,7 @@ class Fit:
     sizes: int
 
 
-def fit(x: np.ndarray, y: np.ndarray) -> Fit:
+def fit(x: np.ndarray, y: np.ndarray) -> SlopeFit:
     """The slope of y over x.
 
     Args:
@@ -66,10 +70,10 @@ def fit(x: np.ndarray, y: np.ndarray) -> Fit:
     elif sizes > 2:  # one seed: the scatter about the line is all there is
         freedom, variance = sizes - 2, float(((mean - mean.mean() - slope * dx) ** 2).sum() / (sizes - 2))
     else:
-        return Fit(slope, -math.inf, math.inf, end, math.inf, seeds, sizes)
+        return SlopeFit(slope, -math.inf, math.inf, end, math.inf, seeds, sizes)
     error = math.sqrt(variance / (seeds * sxx))
     half, sure = (float(stats.t.ppf(0.5 + c / 2, freedom)) * error for c in (CONFIDENCE, SURE))
-    return Fit(slope, slope - half, slope + half, end, sure, seeds, sizes)
+    return SlopeFit(slope, slope - half, slope + half, end, sure, seeds, sizes)
 
 
 def outside(value: float, low: float, high: float) -> float:
@@ -81,13 +85,14 @@ def outside(value: float, low: float, high: float) -> float:
     return max(0.0, value - high) + min(0.0, value - low)
 
 
-def judge(found: Fit, low: float, high: float, tolerance: float = TOLERANCE, *, alone: bool = True) -> str:
+def judge(
+    found: SlopeFit, low: float, high: float, tolerance: float = TOLERANCE, *, alone: bool = True
+) -> str:
     """What a fit says, as the top of this file has it. `alone` False: one of many lines.
 
-    >>> judge(Fit(0.5, 0.4, 0.6, 0.5, 0.2, 3, 4), 0.0, 0.0), judge(Fit(0.1, 0.0, 0.2, 0.1, 0.2, 3, 4), 0.0, 0.0)
-    ('bad', 'good')
-    >>> judge(Fit(0.2, -0.2, 0.6, 0.2, 1.0, 3, 4), 0.0, 0.0), judge(Fit(-0.3, -0.35, -0.25, -0.1, 0.1, 3, 4), 0.0, 0.0)
-    ('unsure', 'good')
+    >>> fits = (0.5, 0.4, 0.6, 0.5, 0.2), (0.1, 0.0, 0.2, 0.1, 0.2), (0.2, -0.2, 0.6, 0.2, 1.0)
+    >>> [judge(SlopeFit(*f, 3, 4), 0.0, 0.0) for f in (*fits, (-0.3, -0.35, -0.25, -0.1, 0.1))]
+    ['bad', 'good', 'unsure', 'good']
     """
     off, off_end = outside(found.slope, low, high), outside(found.end, low, high)
     settles = abs(off_end) <= tolerance and abs(off_end) <= SETTLING * abs(off)
@@ -101,10 +106,11 @@ def judge(found: Fit, low: float, high: float, tolerance: float = TOLERANCE, *, 
     return "good" if narrow or not alone else "unsure"
 
 
-def seeds_needed(found: Fit, low: float, high: float, tolerance: float = TOLERANCE) -> int | None:
-    """Seeds after which the answer would be good or bad, if the slope stays where it is; None if more than 64.
+def seeds_needed(found: SlopeFit, low: float, high: float, tolerance: float = TOLERANCE) -> int | None:
+    """Seeds after which the answer would be good or bad, if the slope stays where it is; None if more than
+    64.
 
-    >>> seeds_needed(Fit(0.1, -0.5, 0.7, 0.1, 1.2, 3, 4), 0.0, 0.0)
+    >>> seeds_needed(SlopeFit(0.1, -0.5, 0.7, 0.1, 1.2, 3, 4), 0.0, 0.0)
     7
     """
     off, half = abs(outside(found.slope, low, high)), found.high - found.slope

@@ -1,8 +1,9 @@
 """One trial of a coordinate check: build a model at one size from one seed, train a few steps, measure.
 
-    q(t) = rms of the value on a fixed probe batch          Delta q(t) = rms of (value at t - value at the start)
+    q(t) = rms of the value on a fixed probe batch      Delta q(t) = rms of (value at t - value at the start)
 
-The probe is the first batch; every size and seed sees the same batches. What is kept is a number per value and step.
+The probe is the first batch; every size and seed sees the same batches. What is kept is a number per value
+and step.
 """
 
 from __future__ import annotations
@@ -91,10 +92,10 @@ def run(setup: Setup, width: int, depth: int, seeds: int) -> Size:
         shared: Parametrization | None = None
         for seed in range(seeds):
             torch.manual_seed(seed)
-            model = built(setup.build, width, depth, device=setup.device)
+            model = build_model(setup.build, width, depth, device=setup.device)
             rows, note = None, ""
             if setup.scheme is not None:
-                plan = plan or _planned(setup, width, depth)
+                plan = plan or _plan(setup, width, depth)
                 shared = plan.on(model)
                 optimizers = [shared.optimizer(setup.optimizer, lr=setup.lr, **setup.hyper)]
             else:
@@ -102,7 +103,7 @@ def run(setup: Setup, width: int, depth: int, seeds: int) -> Size:
                 optimizers = list(made) if isinstance(made, list | tuple) else [made]
                 _usable(optimizers, model, width, depth)
             if found is None:
-                rows, note = _asked(setup, model, shared)
+                rows, note = _wanted_rows(setup, model, shared)
                 where = survey(model, setup.example, branch=setup.said("branch"), skip=setup.said("skip"))
                 found = Size(
                     width, depth, where, rows, note, numbers=sum(p.numel() for p in model.parameters())
@@ -114,10 +115,10 @@ def run(setup: Setup, width: int, depth: int, seeds: int) -> Size:
     return found
 
 
-def _planned(setup: Setup, width: int, depth: int) -> Parametrization:
+def _plan(setup: Setup, width: int, depth: int) -> Parametrization:
     def pair(seed: int) -> tuple[nn.Module, nn.Module]:
         torch.manual_seed(seed)
-        return built(setup.build, width, depth, device=setup.device), built(
+        return build_model(setup.build, width, depth, device=setup.device), build_model(
             setup.build, *setup.base, device=setup.device
         )
 
@@ -127,7 +128,7 @@ def _planned(setup: Setup, width: int, depth: int) -> Parametrization:
         )
 
 
-def built(
+def build_model(
     build: Callable[[int, int], nn.Module], width: int, depth: int, *, device: torch.device | None = None
 ) -> nn.Module:
     """The user's model at one size, in training mode."""
@@ -141,12 +142,14 @@ def _usable(optimizers: list[Any], model: nn.Module, width: int, depth: int) -> 
     for optimizer in optimizers:
         if not all(hasattr(optimizer, name) for name in ("step", "zero_grad", "param_groups")):
             raise InputError(
-                f"optimizer(model, width, depth) must return an optimizer, or a list of them: at ({width}, {depth}) it returned {type(optimizer).__name__}."
+                f"optimizer(model, width, depth) must return an optimizer, or a list of them: at "
+                f"({width}, {depth}) it returned {type(optimizer).__name__}."
             )
         strange = sum(id(p) not in known for group in optimizer.param_groups for p in group["params"])
         if strange:
             raise InputError(
-                f"the optimizer must train the model it was given: at ({width}, {depth}) {strange} of its parameters are of another model."
+                f"the optimizer must train the model it was given: at "
+                f"({width}, {depth}) {strange} of its parameters are of another model."
             )
 
 
@@ -160,7 +163,7 @@ def _strange(optimizers: list[Any]) -> str:
     return ""
 
 
-def _asked(
+def _wanted_rows(
     setup: Setup, model: nn.Module, shared: Parametrization | None
 ) -> tuple[Parametrization | None, str]:
     """What transfer asks of each parameter, seen from the model as it stands."""
@@ -172,7 +175,7 @@ def _asked(
     ):
         return shared, ""
     try:
-        base = built(setup.build, *setup.base, device=setup.device)
+        base = build_model(setup.build, *setup.base, device=setup.device)
         return parametrize(
             model,
             base,
@@ -192,14 +195,12 @@ def _train(setup: Setup, model: nn.Module, optimizers: list[Any], where: Survey,
     sampler = Sampler()
     names = {name: p for name, p in model.named_parameters() if p.requires_grad}
     weights = {name: sampler(p) for name, p in names.items()}
-    start, where = _seen(setup, model, where, sampler)
-    trial = Trial(
-        {k: [rms(v)] for k, v in start.items()},
-        {k: [0.0] for k in start},
-        {n: [0.0] for n in names},
-        _rates(model, optimizers),
-        [],
-    )  # type: ignore[arg-type]
+    start, where = _look(setup, model, where, sampler)
+    sizes: Any = {k: [rms(v)] for k, v in start.items()}  # lists while they grow, arrays in the end
+    changes: Any = {k: [0.0] for k in start}
+    updates: Any = {n: [0.0] for n in names}
+    losses: Any = []
+    trial = Trial(sizes, changes, updates, _rates(model, optimizers), losses)
     trial.optimizers = [
         (type(o), {k: v for k, v in getattr(o, "defaults", {}).items() if k in FLAGS}) for o in optimizers
     ]
@@ -216,10 +217,11 @@ def _train(setup: Setup, model: nn.Module, optimizers: list[Any], where: Survey,
         for optimizer in optimizers:
             optimizer.step()
         trial.losses.append(float(loss.detach()))  # type: ignore[attr-defined]
-        now, where = _seen(setup, model, where, sampler)
+        now, where = _look(setup, model, where, sampler)
         if now.keys() != start.keys():
             raise StructureError(
-                f"the model must do the same operations at every step: after {len(trial.losses)} steps the residual adds differ from those at the start."
+                f"the model must do the same operations at every step: after {len(trial.losses)} steps the "
+                "residual adds differ from those at the start."
             )
         for k, v in now.items():
             trial.size[k].append(rms(v))  # type: ignore[attr-defined]
@@ -238,17 +240,19 @@ def rms(t: Tensor) -> float:
     return float(t.square().mean().sqrt()) if t.numel() else 0.0
 
 
-def _seen(
+def _look(
     setup: Setup, model: nn.Module, where: Survey, sampler: Sampler
 ) -> tuple[dict[Key, Tensor], Survey]:
-    """Look; where the operations are not those surveyed (routing that depends on the data), survey again first."""
+    """Look; where the operations are not those surveyed (routing that depends on the data), survey again
+    first."""
     found, same = look(model, setup.example, where, sampler)
     if not same:
         where = survey(model, setup.example, branch=setup.said("branch"), skip=setup.said("skip"))
         found, same = look(model, setup.example, where, sampler)
         if not same:
             raise StructureError(
-                "two forwards of one model on one batch did different operations: the check needs a forward that is a function of its inputs."
+                "two forwards of one model on one batch did different operations: "
+                "the check needs a forward that is a function of its inputs."
             )
     return found, where
 
@@ -268,7 +272,7 @@ def _rates(model: nn.Module, optimizers: Iterable[Any]) -> dict[str, dict[str, f
     return found
 
 
-# -- data and loss -----------------------------------------------------------------------------------------------------
+# -- data and loss -------------------------------------------------------------------------------------------
 
 
 def inputs_of(batch: Any) -> Any:
@@ -276,15 +280,15 @@ def inputs_of(batch: Any) -> Any:
     return batch if isinstance(batch, Mapping) else batch[0]
 
 
-def moved(batch: Any, device: torch.device | None) -> Any:
+def to_device(batch: Any, device: torch.device | None) -> Any:
     if device is None:
         return batch
     if isinstance(batch, Tensor):
         return batch.to(device)
     if isinstance(batch, Mapping):
-        return {k: moved(v, device) for k, v in batch.items()}
+        return {k: to_device(v, device) for k, v in batch.items()}
     if isinstance(batch, list | tuple):
-        return type(batch)(moved(v, device) for v in batch)
+        return type(batch)(to_device(v, device) for v in batch)
     return batch
 
 

@@ -1,4 +1,5 @@
-"""The verdict of a coordinate check: what was fitted, what fails, why, in words, as a table, a figure and JSON."""
+"""The verdict of a coordinate check: what was fitted, what fails, why, in words, as a table, a figure and
+JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from trimtab.coordinates.expectations import cause
 from trimtab.coordinates.profiles import ALL, Line
-from trimtab.coordinates.slopes import TOLERANCE, Fit, fit, judge, outside, seeds_needed
+from trimtab.coordinates.slopes import TOLERANCE, SlopeFit, fit, judge, outside, seeds_needed
 from trimtab.errors import InputError
 from trimtab.parametrization.names import template
 
@@ -41,7 +42,10 @@ class Culprit:
     cause: str
 
     def __str__(self) -> str:
-        return f"{self.module}: {self.quantity} {self.cause} (slope {self.slope:+.2f}, {self.low:+.2f} to {self.high:+.2f}, expected {self.expected:+.2f})"
+        return (
+            f"{self.module}: {self.quantity} {self.cause} (slope {self.slope:+.2f}, "
+            f"{self.low:+.2f} to {self.high:+.2f}, expected {self.expected:+.2f})"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,14 +69,16 @@ class Check:
 
     @property
     def slopes(self) -> pandas.DataFrame:
-        """Every fitted slope: module, quantity, axis, step, slope, low, high, expected (nan where nothing is asked), and answer."""
+        """Every fitted slope: module, quantity, axis, step, slope, low, high, expected (nan where nothing is
+        asked), and answer."""
         import pandas
 
         return pandas.DataFrame(self.rows, columns=[*COLUMNS, "answer"])
 
     @property
     def measurements(self) -> pandas.DataFrame:
-        """The numbers behind the slopes: module, quantity, axis, step, size (of the abscissa), seed, value."""
+        """The numbers behind the slopes: module, quantity, axis, step, size (of the abscissa), seed,
+        value."""
         import pandas
 
         return pandas.DataFrame(
@@ -81,7 +87,8 @@ class Check:
 
     @property
     def features(self) -> pandas.DataFrame:
-        """Feature speed: how far training moved each value relative to its start, mean over seeds; lazy where that dies out with size.
+        """Feature speed: how far training moved each value relative to its start, mean over seeds; lazy where
+        that dies out with size.
 
         Columns: axis, quantity, module, size, speed.
         """
@@ -102,7 +109,8 @@ class Check:
         a = self.about
         lines = [
             f"{self.verdict}  ({by_axis})",
-            f"  {a['scheme']}, {a['optimizer']}, {a['steps']} steps, {a['seeds']} seeds; judged {sum(bool(r['answer']) for r in self.rows)} of {len(self.rows)} slopes",
+            f"  {a['scheme']}, {a['optimizer']}, {a['steps']} steps, {a['seeds']} seeds; "
+            f"judged {sum(bool(r['answer']) for r in self.rows)} of {len(self.rows)} slopes",
         ]
         lines += [
             f"  {axis}: {', '.join(map(str, a[axis + 's']))} at {other} {a['base'][i]}"
@@ -114,7 +122,7 @@ class Check:
             ("unsure:", self.unsure if self.verdict != "FAIL" else []),
         ):
             if found:
-                told = _grouped(found)
+                told = _one_line_each(found)
                 lines += [
                     title,
                     *(f"  {c}" for c in told[:8]),
@@ -125,7 +133,8 @@ class Check:
         return "\n".join(lines)
 
     def figure(self) -> plotly.graph_objects.Figure:
-        """Each judged quantity against size, one panel per quantity and axis, one curve per module; dashed: what is expected."""
+        """Each judged quantity against size, one panel per quantity and axis, one curve per module; dashed:
+        what is expected."""
         from trimtab.coordinates.figures import draw
 
         return draw(self)
@@ -134,7 +143,10 @@ class Check:
         """This check as a section of a sweep's report: `Store.attach("check", check.section())`."""
         a = self.about
         figure = self.figure().update_layout(title=None, margin={"t": 30})
-        title = f"Coordinate check: {a['scheme']}, {a['optimizer']}, widths {', '.join(map(str, a['widths']))}, depths {', '.join(map(str, a['depths']))}"
+        title = (
+            f"Coordinate check: {a['scheme']}, {a['optimizer']}, widths {', '.join(map(str, a['widths']))}, "
+            f"depths {', '.join(map(str, a['depths']))}"
+        )
         return {
             "title": title,
             "verdict": self.verdict,
@@ -173,132 +185,122 @@ def decide(
     steps: int,
 ) -> Check:
     """Fit every line, judge those that are asked something, and put the verdict together."""
-    rows, points, culprits, unsure, wants, slower = [], [], [], [], [], []
+    findings = _Findings(alpha)
     for line in lines:
         for step in range(line.y.shape[-1]):
-            y = line.y[:, :, step]
-            asked = line.expected is not None and line.judged == step
-            still = (
-                asked and line.quantity == "logits change" and bool(np.isneginf(y).all())
-            )  # training does nothing: no reason to pass
-            if (np.isneginf(y).any() and not still) or (np.isnan(y).all() and not asked):
-                continue  # exactly zero somewhere (a zero start), or not measured at this step
-            found = (
-                fit(line.x, y)
-                if np.isfinite(y).all()
-                else Fit(math.nan, math.nan, math.nan, math.nan, math.nan, y.shape[1], y.shape[0])
-            )
-            want, answer = line.expected, ""
-            if want is not None and line.judged == step:
-                answer = _answer(line, y, found)
-                if (
-                    line.place == "inner"
-                    and line.quantity == "update"
-                    and answer == "good"
-                    and found.high < -TOLERANCE
-                ):
-                    slower.append((line.module, found.slope))
-            expected = want.slope if want is not None else math.nan
-            rows.append(
-                dict(
-                    zip(
-                        COLUMNS,
-                        (
-                            line.module,
-                            line.quantity,
-                            line.axis,
-                            step,
-                            found.slope,
-                            found.low,
-                            found.high,
-                            expected,
-                        ),
-                        strict=True,
-                    ),
-                    answer=answer,
-                )
-            )
-            points += [
-                dict(
-                    module=line.module,
-                    quantity=line.quantity,
-                    axis=line.axis,
-                    step=step,
-                    size=math.exp(line.x[i]),
-                    seed=j,
-                    value=math.exp(v) if v < 700 else math.inf,
-                )
-                for i, own in enumerate(y.tolist())
-                for j, v in enumerate(own)
-            ]
-            if answer in ("bad", "unsure") and want is not None:
-                why = cause(
-                    line.quantity,
-                    line.axis,
-                    found.slope,
-                    _near(found.slope, want),
-                    role=line.role,
-                    place=line.place,
-                    carries=line.carries,
-                    alpha=alpha,
-                )
-                if not math.isfinite(found.slope):
-                    why = (
-                        "is exactly zero: training changes nothing"
-                        if still
-                        else "is not finite: training diverges"
-                        + (" at the larger sizes" if answer == "bad" else "")
-                    )
-                elif not outside(found.slope, want.low, want.high):
-                    why = f"is as it should be as far as {y.shape[1]} seeds tell, but noisy"
-                item = Culprit(
-                    line.module,
-                    line.quantity,
-                    line.axis,
-                    step,
-                    found.slope,
-                    found.low,
-                    found.high,
-                    expected,
-                    why,
-                )
-                (culprits if answer == "bad" else unsure).append((_order(line, found, want, len(rows)), item))
-                if answer == "unsure":
-                    wants.append(seeds_needed(found, want.low, want.high, line.tolerance))
-    culprits, unsure = _sorted(culprits), _sorted(unsure)
-    notes = [*notes, *_slower(slower)]
+            findings.add(line, step)
+    culprits, unsure = _worst_first(findings.culprits), _worst_first(findings.unsure)
+    notes = [*notes, *_slower(findings.slower)]
     verdicts = {}
     for axis in axes:
-        judged = any(r["axis"] == axis and r["answer"] for r in rows)
+        judged = any(r["axis"] == axis and r["answer"] for r in findings.rows)
         bad, open_ = (any(c.axis == axis for c in found) for found in (culprits, unsure))
         verdicts[axis] = "FAIL" if bad else "INCONCLUSIVE" if open_ or not judged else "PASS"
     verdict = next((v for v in ("FAIL", "INCONCLUSIVE") if v in verdicts.values()), "PASS")
     return Check(
-        verdict,
-        verdicts,
-        culprits,
-        unsure,
-        _advice(verdict, unsure, wants, about),
-        notes,
-        about,
-        rows,
-        points,
+        verdict=verdict,
+        verdicts=verdicts,
+        culprits=culprits,
+        unsure=unsure,
+        advice=_advice(verdict, unsure, findings.wants, about),
+        notes=notes,
+        about=about,
+        rows=findings.rows,
+        points=findings.points,
     )
 
 
+class _Findings:
+    """What the lines say, one step of one line after the other.
+
+    rows: the table of slopes. points: what was measured. culprits, unsure: with the key they are sorted by.
+    wants: seeds that would settle each unsure line. slower: inner matrices that learn more slowly with depth,
+    as predicted.
+    """
+
+    def __init__(self, alpha: float | None):
+        self.alpha = alpha
+        self.rows: list[dict[str, Any]] = []
+        self.points: list[dict[str, Any]] = []
+        self.culprits: list[tuple[tuple[float, ...], Culprit]] = []
+        self.unsure: list[tuple[tuple[float, ...], Culprit]] = []
+        self.wants: list[int | None] = []
+        self.slower: list[tuple[str, float]] = []
+
+    def add(self, line: Line, step: int) -> None:
+        """Fit one step of a line; judge it if that is the step that is asked."""
+        y = line.y[:, :, step]
+        asked = line.expected is not None and line.judged == step
+        # training does nothing: no reason to pass
+        still = asked and line.quantity == "logits change" and bool(np.isneginf(y).all())
+        if (np.isneginf(y).any() and not still) or (np.isnan(y).all() and not asked):
+            return  # exactly zero somewhere (a zero start), or not measured at this step
+        found = SlopeFit(math.nan, math.nan, math.nan, math.nan, math.nan, y.shape[1], y.shape[0])
+        if np.isfinite(y).all():
+            found = fit(line.x, y)
+        answer = _answer(line, y, found) if asked else ""
+        if (
+            line.place == "inner"
+            and line.quantity == "update"
+            and answer == "good"
+            and found.high < -TOLERANCE
+        ):
+            self.slower.append((line.module, found.slope))
+        expected = line.expected.slope if line.expected is not None else math.nan
+        at: dict[str, Any] = dict(module=line.module, quantity=line.quantity, axis=line.axis, step=step)
+        slope: dict[str, Any] = dict(slope=found.slope, low=found.low, high=found.high, expected=expected)
+        self.rows.append(at | slope | dict(answer=answer))
+        self.points += [
+            at | dict(size=math.exp(line.x[i]), seed=j, value=math.exp(v) if v < 700 else math.inf)
+            for i, seeds in enumerate(y.tolist())
+            for j, v in enumerate(seeds)
+        ]
+        if answer in ("bad", "unsure") and line.expected is not None:
+            why = self._why(line, found, answer, still, y.shape[1])
+            item = Culprit(**at, **slope, cause=why)
+            several = self.culprits if answer == "bad" else self.unsure
+            several.append((_order(line, found, line.expected, len(self.rows)), item))
+            if answer == "unsure":
+                self.wants.append(seeds_needed(found, line.expected.low, line.expected.high, line.tolerance))
+
+    def _why(self, line: Line, found: SlopeFit, answer: str, still: bool, seeds: int) -> str:
+        """The likely cause of a bad or unsure line, in words."""
+        want = line.expected
+        assert want is not None
+        if not math.isfinite(found.slope):
+            if still:
+                return "is exactly zero: training changes nothing"
+            return "is not finite: training diverges" + (" at the larger sizes" if answer == "bad" else "")
+        if not outside(found.slope, want.low, want.high):
+            return f"is as it should be as far as {seeds} seeds tell, but noisy"
+        return cause(
+            line.quantity,
+            line.axis,
+            found.slope,
+            _near(found.slope, want),
+            role=line.role,
+            place=line.place,
+            carries=line.carries,
+            alpha=self.alpha,
+        )
+
+
 def _slower(inner: Sequence[tuple[str, float]]) -> list[str]:
-    """What a scheme with alpha < 1 does to inner matrices. docs/check.md has what was measured where it does."""
+    """What a scheme with alpha < 1 does to inner matrices. docs/check.md has what was measured where it
+    does."""
     if not inner:
         return []
     more = f" and {len(inner) - 1} more" if len(inner) > 1 else ""
     slope = float(np.mean([s for _, s in inner]))
     return [
-        f"inner matrices of branches learn more slowly with depth, as depth^{slope:.2f} ({inner[0][0]}{more}): "
-        "as this scheme predicts. The best rate may move up a little with depth; completep keeps them learning."
+        f"inner matrices of branches learn more slowly with depth, as depth^{slope:.2f} "
+        f"({inner[0][0]}{more}): "
+        "as this scheme predicts. The best rate may move up a little with depth; "
+        "completep keeps them learning."
     ]
 
 
-def _grouped(found: Sequence[Culprit]) -> list[str]:
+def _one_line_each(found: Sequence[Culprit]) -> list[str]:
     """One line for modules that differ only in the number of their block and tell the same."""
     groups: dict[tuple[str, ...], list[Culprit]] = {}
     for c in found:
@@ -309,14 +311,14 @@ def _grouped(found: Sequence[Culprit]) -> list[str]:
     ]
 
 
-def _sorted(found: list[tuple[tuple[float, ...], Culprit]]) -> list[Culprit]:
+def _worst_first(found: list[tuple[tuple[float, ...], Culprit]]) -> list[Culprit]:
     """Worst first; the mean over modules only where none of them stands out."""
     ordered = [c for _, c in sorted(found, key=lambda pair: pair[0])]
     named = {(c.quantity, c.axis) for c in ordered if c.module != ALL}
     return [c for c in ordered if c.module != ALL or (c.quantity, c.axis) not in named]
 
 
-def _answer(line: Line, y: np.ndarray, found: Fit) -> str:
+def _answer(line: Line, y: np.ndarray, found: SlopeFit) -> str:
     assert line.expected is not None
     low, high = line.expected.low, line.expected.high
     if line.given:
@@ -332,11 +334,14 @@ def _near(slope: float, want: Any) -> float:
     return want.slope if not math.isfinite(slope) else want.high if slope > want.high else want.low
 
 
-def _order(line: Line, found: Fit, want: Any, position: int) -> tuple[float, ...]:
-    """Roots before consequences: rates that were set wrong, then what is wrong at the start, then what training shows.
+def _order(line: Line, found: SlopeFit, want: Any, position: int) -> tuple[float, ...]:
+    """Roots before consequences: rates that were set wrong, then what is wrong at the start, then what
+    training shows.
 
-    A rate over depth, or of a parameter that would carry a multiplier, may be off because the forward lacks that
-    multiplier: what the start shows comes before it. Deviations that are alike come in the order of the forward.
+    A rate over depth, or of a parameter that would carry a multiplier, may be off because the forward lacks
+    that
+    multiplier: what the start shows comes before it. Deviations that are alike come in the order of the
+    forward.
     """
     start = line.quantity in FORWARD
     rank = (0 if line.axis == "width" and not line.carries else 1.5) if line.given else 1 if start else 2
@@ -355,7 +360,10 @@ def _advice(
     if verdict != "INCONCLUSIVE":
         return ""
     if not unsure:
-        return "nothing could be judged: give at least two widths or depths, and a model with residual branches for depth."
+        return (
+            "nothing could be judged: give at least two widths or depths, "
+            "and a model with residual branches for depth."
+        )
     if any("changes nothing" in c.cause for c in unsure):
         return "training changes nothing at any size: raise lr."
     if any(not math.isfinite(c.slope) for c in unsure):
@@ -363,7 +371,10 @@ def _advice(
     known = [w for w in wants if w is not None]
     if len(known) == len(wants):
         return f"{max(known)} seeds would decide."
-    return f"{len(wants) - len(known)} slopes lie at the edge of the tolerance: sizes twice as large would decide{f', and {max(known)} seeds' if known else ''}."
+    return (
+        f"{len(wants) - len(known)} slopes lie at the edge of the tolerance: "
+        f"sizes twice as large would decide{f', and {max(known)} seeds' if known else ''}."
+    )
 
 
 def _plain(x: Any) -> Any:

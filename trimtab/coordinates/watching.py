@@ -1,14 +1,16 @@
-"""Watch what flows through a model: the residual stream, each branch's contribution, attention scores, the output.
+"""Watch what flows through a model: the residual stream, each branch's contribution, attention scores, the
+output.
 
-One traced forward (`survey`) finds the residual adds and where in the sequence of operations each value is made. Every
-later look runs the model under a dispatch mode that counts operations and keeps, of the values wanted, a fixed sample of
+One traced forward (`survey`) finds the residual adds and where in the sequence of operations each value is
+made. Every later look runs the model under a dispatch mode that counts operations and keeps, of the values
+wanted, a fixed sample of
 coordinates: no hooks, so reused modules and functional code are seen like any other, and memory is bounded.
 
     contribution of a branch = stream after its add - stream before it
     score of an attention    = the product of queries and keys, with the model's own constants
 
-A look is taken in eval mode, except that normalisations over the batch use the batch: their running statistics lag
-behind by design, and what training sees is what is asked about.
+A look is taken in eval mode, except that normalisations over the batch use the batch: their running
+statistics lag behind by design, and what training sees is what is asked about.
 """
 
 from __future__ import annotations
@@ -20,14 +22,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from trimtab.errors import StructureError
 from trimtab.parametrization.parameters import branches_of, stack_names
 from trimtab.structure.graph import Graph, analyse
-from trimtab.structure.recording import as_call, tensors_in, untouched
+from trimtab.structure.recorder import Recorder
+from trimtab.structure.recording import as_call, forward, tensors_in, untouched
 from trimtab.structure.residuals import Patterns
-from trimtab.structure.trace import Recorder, Trace
+from trimtab.torch_internals import DispatchMode, RunningNorm
 
 COORDINATES = 16384  # kept of each value: its rms is then known to about 1 %
 
@@ -80,7 +82,7 @@ def looking(model: nn.Module) -> Iterator[None]:
     """Nothing random, nothing kept; statistics over the batch as in training."""
     with untouched(model, training=False):
         for m in model.modules():
-            if isinstance(m, nn.modules.batchnorm._NormBase) and getattr(m, "track_running_stats", False):
+            if isinstance(m, RunningNorm) and getattr(m, "track_running_stats", False):
                 m.training = True
         yield
 
@@ -100,12 +102,13 @@ class _Numbered(Recorder):
         self.calls += 1
         self.fingerprint = hash((self.fingerprint, str(func)))
         for place, t in enumerate(tensors_in(out)):
-            if id(t) in self._bound:
-                self.made.setdefault(self._bound[id(t)][0], (self.calls, place))
+            value = self.bound(t)
+            if value is not None:
+                self.made.setdefault(value, (self.calls, place))
         return out
 
 
-class _Watch(TorchDispatchMode):
+class _Watch(DispatchMode):
     """Counts operations and keeps a sample of the wanted results."""
 
     def __init__(self, wanted: set[Spot], sampler: Sampler):
@@ -160,22 +163,8 @@ def survey(
     """Find the residual stacks, the attention products and the readout of a model."""
     call = as_call(example)
     recorder = _Numbered()
-    for name, p in model.named_parameters():
-        recorder.add_param(name, p)
-    recorder.buffers = {id(b): name for name, b in model.named_buffers()}
-    for t in tensors_in(call):
-        recorder.add_input(t)
-    with looking(model), recorder:
-        out = model(*call[0], **call[1])
-    leaves = [recorder.value_of(t) for t in tensors_in(out)]
-    outputs = tuple(
-        dict.fromkeys(i for i in leaves if recorder.values[i].is_float and not recorder.values[i].constant)
-    )
-    if not outputs:
-        raise StructureError(
-            f"a model must return at least one float tensor that depends on its parameters: {type(model).__name__} returned {type(out).__name__}."
-        )
-    trace = Trace(recorder.values, recorder.nodes, recorder.params, outputs, True)
+    with looking(model):
+        trace = forward(model, call, recorder, params=dict(model.named_parameters()))
     graph = analyse(trace, label, patterns=Patterns(branch=branch, skip=skip))
     made = recorder.made
     named = branches_of(graph)
@@ -271,7 +260,8 @@ def _module(parameter: str) -> str:
 def look(
     model: nn.Module, example: Any, where: Survey, sampler: Sampler
 ) -> tuple[dict[tuple[str, int, int], Tensor], bool]:
-    """Samples of {(quantity, which stack, product or layer, place in it)} on one batch, and whether the operations were those surveyed."""
+    """Samples of {(quantity, which stack, product or layer, place in it)} on one batch, and whether the
+    operations were those surveyed."""
     call = as_call(example)
     watch = _Watch(where.spots, sampler)
     with looking(model), watch:
@@ -297,7 +287,8 @@ def look(
 
 
 def output_of(out: Any) -> Tensor:
-    """The tensor a loss looks at: `.logits` or ["logits"] where there is one, else the first float tensor that is no scalar."""
+    """The tensor a loss looks at: `.logits` or ["logits"] where there is one, else the first float tensor
+    that is no scalar."""
     logits = out.get("logits") if isinstance(out, dict) else getattr(out, "logits", None)
     if isinstance(logits, Tensor):
         return logits

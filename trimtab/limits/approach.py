@@ -4,10 +4,11 @@ docs/theory.md, equation (44):
 
     E f_{N,L} = f_{inf,L} + a/N + ...        sd f_{N,L} = s N^-1/2        f_{inf,L} = f_{inf,inf} + b/L + ...
 
-`approach` runs ensembles (`theory.simulate`) and the limit (`theory.solve`) at every width and depth, and fits the three rates (`powerlaws`).
-What is compared: the outputs f over the whole trajectory, relative to their norm, and the loss after the last step, relative to the limit's.
-The mean error of f is small beside the scatter of single networks (about 1/N against N^-1/2), so it is measured as a projection, not as a norm,
-and with as many networks as patience allows; the loss, being convex, shows its 1/N plainly.
+`approach` runs ensembles (`theory.simulate`) and the limit (`theory.solve`) at every width and depth, and
+fits the three rates (`powerlaws`). What is compared: the outputs f over the whole trajectory, relative to
+their norm, and the loss after the last step, relative to the limit's. The mean error of f is small beside the
+scatter of single networks (about 1/N against N^-1/2), so it is measured as a projection, not as a norm, and
+with as many networks as patience allows; the loss, being convex, shows its 1/N plainly.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from trimtab.errors import InputError, faults
 from trimtab.limits.powerlaws import Rate, along, amplitudes, fit_power
@@ -47,7 +49,8 @@ COLUMNS: tuple[str, ...] = (
 
 @dataclass(frozen=True)
 class Bound:
-    """Smallest sizes whose error is at most `tolerance` (relative), with 95 % intervals: the largest any fitted rate asks for.
+    """Smallest sizes whose error is at most `tolerance` (relative), with 95 % intervals: the largest any
+    fitted rate asks for.
 
     `width` is for one network, not for a mean over many. nan: not measured.
     """
@@ -65,8 +68,9 @@ class Bound:
 class Optimum:
     """Best rate eta_0 and stable edge in the limit, and those of finite networks.
 
-    rows: width, lr, low, high (95 % interval of the best rate; nan where it lies beside the edge), edge (largest rate seen stable), shift
-    (log2 of best / the limit's), shift_stderr; the limit is the row of infinite width. curves: width, rates, loss after the last step.
+    rows: width, lr, low, high (95 % interval of the best rate; nan where it lies beside the edge), edge
+    (largest rate seen stable), shift (log2 of best / the limit's), shift_stderr; the limit is the row of
+    infinite width. curves: width, rates, loss after the last step.
     """
 
     rows: list[dict[str, float]]
@@ -76,9 +80,11 @@ class Optimum:
 
 @dataclass(frozen=True)
 class Limit:
-    """What `approach` found. `rates`: fitted exponents; `bound`: how large is large enough; `table`: what they were fitted to.
+    """What `approach` found. `rates`: fitted exponents; `bound`: how large is large enough; `table`: what
+    they were fitted to.
 
-    verdict: "converges" (nothing contradicts the theory, and the scatter of networks is seen to follow it), "contradicts" or "cannot tell".
+    verdict: "converges" (nothing contradicts the theory, and the scatter of networks is seen to follow it),
+    "contradicts" or "cannot tell".
     """
 
     verdict: str
@@ -92,31 +98,43 @@ class Limit:
 
     @property
     def table(self) -> pandas.DataFrame:
-        """One row per (width, depth), relative to the limit: finite widths against the same depth at infinite width, those against infinite depth.
+        """One row per (width, depth), relative to the limit: finite widths against the same depth at infinite
+        width, those against infinite depth.
 
-        error, stderr: of the mean output over the trajectory, signed. fluctuation: standard deviation of one network's output. loss: after the
-        last step, loss_error and loss_stderr relative to the limit's. networks: how many were trained.
+        error, stderr: of the mean output over the trajectory, signed. fluctuation: standard deviation of one
+        network's output. loss: after the last step, loss_error and loss_stderr relative to the limit's.
+        networks: how many were trained.
         """
         import pandas
 
         return pandas.DataFrame(self.rows, columns=list(COLUMNS))
 
     def figures(self) -> list[dict[str, Any]]:
-        """Plotly figures as plain dicts: loss curves, kernels over layer time, convergence over width and depth, loss against rate."""
+        """Plotly figures as plain dicts: loss curves, kernels over layer time, convergence over width and
+        depth, loss against rate."""
         from trimtab.limits.figures import draw
 
         return draw(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values; infinite and missing numbers are None."""
-        return plain({"verdict": self.verdict, "about": self.about, "table": self.rows, "rates": [_rate(r, self.bound.tolerance) for r in self.rates],
-                       "bound": asdict(self.bound), "curves": self.curves, "kernels": self.kernels,
-                       "optimum": None if self.optimum is None else asdict(self.optimum)})  # fmt: skip
+        content = {
+            "verdict": self.verdict,
+            "about": self.about,
+            "table": self.rows,
+            "rates": [_rate(r, self.bound.tolerance) for r in self.rates],
+            "bound": asdict(self.bound),
+            "curves": self.curves,
+            "kernels": self.kernels,
+            "optimum": None if self.optimum is None else asdict(self.optimum),
+        }
+        return plain(content)
 
     def __str__(self) -> str:
         lines = [sentence(self)]
         lines += [
-            f"  {r.quantity} over {r.axis}: exponent {_end(r.exponent)} ({_end(r.low)} to {_end(r.high)}), theory {r.expected:+.2f}: {r.verdict}"
+            f"  {r.quantity} over {r.axis}: exponent {_end(r.exponent)} ({_end(r.low)} to {_end(r.high)}), "
+            f"theory {r.expected:+.2f}: {r.verdict}"
             for r in self.rates
         ]
         return "\n".join(lines)
@@ -137,7 +155,10 @@ def sentence(limit: Limit) -> str:
         "converges": "Finite networks approach the limit as the theory says",
         "contradicts": "Finite networks do not approach the limit as the theory says",
     }
-    return f"{word.get(limit.verdict, 'Whether finite networks approach the limit cannot be told yet')}; within {100 * b.tolerance:g} % of it from {' and '.join(parts) or 'sizes unknown'} on."
+    return (
+        f"{word.get(limit.verdict, 'Whether finite networks approach the limit cannot be told yet')}; "
+        f"within {100 * b.tolerance:g} % of it from {' and '.join(parts) or 'sizes unknown'} on."
+    )
 
 
 def _whole(x: float) -> str:
@@ -165,12 +186,13 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-# -- running ---------------------------------------------------------------------------------------------------------------------
+# -- running -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Networks of one size in blocks: `f` (B, T+1, P[, C]) and `loss` (B, T+1) are block means, `variance` (B,) of f per network, summed over f."""
+    """Networks of one size in blocks: `f` (B, T+1, P[, C]) and `loss` (B, T+1) are block means, `variance`
+    (B,) of f per network, summed over f."""
 
     f: np.ndarray
     loss: np.ndarray
@@ -178,7 +200,9 @@ class Ensemble:
     networks: int
 
 
-def _ensemble(x, y, width: int, depth: int, networks: int, seed: int, case: dict[str, Any]) -> Ensemble:
+def _ensemble(
+    x: ArrayLike, y: ArrayLike, width: int, depth: int, networks: int, seed: int, case: dict[str, Any]
+) -> Ensemble:
     each = networks // BLOCKS
     runs = [
         simulate(
@@ -193,7 +217,7 @@ def _ensemble(x, y, width: int, depth: int, networks: int, seed: int, case: dict
 
 
 def _limit_of(
-    x, y, depth: float, samples: int, seed: int, case: dict[str, Any]
+    x: ArrayLike, y: ArrayLike, depth: float, samples: int, seed: int, case: dict[str, Any]
 ) -> tuple[Trajectory, Trajectory]:
     """Two independent solutions."""
     if case["activation"] == "linear":
@@ -204,20 +228,32 @@ def _limit_of(
 
 
 def approach(
-    x, y, *, widths: Sequence[int], depths: Sequence[float], networks: int = 256, samples: int = 8000, seed: int = 0, tolerance: float = 0.05,
-    progress: Callable[[int, int], None] | None = None, **case,
-) -> Limit:  # fmt: skip
+    x: ArrayLike,
+    y: ArrayLike,
+    *,
+    widths: Sequence[int],
+    depths: Sequence[float],
+    networks: int = 256,
+    samples: int = 8000,
+    seed: int = 0,
+    tolerance: float = 0.05,
+    progress: Callable[[int, int], None] | None = None,
+    **case: Any,
+) -> Limit:
     """Train networks of every width and depth beside the limit, fit the rates at which they approach it.
 
-    widths: N, integers. depths: L, integers and `math.inf`; infinity alone stands for 4, 8 and infinity. networks: how many of the smallest width
-    and depth; wider ones in proportion 1/N, at least 16. samples: of each of two solutions. tolerance: relative error of the practical bound.
-    `case`: the arguments of `theory.solve` (activation, lr, steps, gamma0, ...). A limit that diverges is a result: nothing can be told.
+    widths: N, integers. depths: L, integers and `math.inf`; infinity alone stands for 4, 8 and infinity.
+    networks: how many of the smallest width and depth; wider ones in proportion 1/N, at least 16. samples: of
+    each of two solutions. tolerance: relative error of the practical bound.
+    `case`: the arguments of `theory.solve` (activation, lr, steps, gamma0, ...). A limit that diverges is a
+    result: nothing can be told.
 
-    >>> found = approach([[1.0, 1.0]], [1.0], widths=[16, 32], depths=[2], networks=64, samples=400, activation="tanh", lr=0.2, steps=3)
+    >>> case = dict(activation="tanh", lr=0.2, steps=3, samples=400)
+    >>> found = approach([[1.0, 1.0]], [1.0], widths=[16, 32], depths=[2], networks=64, **case)
     >>> found.table.shape, [r.quantity for r in found.rates]
     ((2, 10), ['mean output', 'mean loss', 'one network'])
     """
-    problems = checked(x, y, widths, depths, networks, samples, tolerance, case)
+    problems = argument_faults(x, y, widths, depths, networks, samples, tolerance, case)
     if problems:
         raise faults(f"{len(problems)} fault{'s'[: len(problems) > 1]} in the arguments", problems)
     widths, depths = (
@@ -251,7 +287,7 @@ def approach(
         "seed": seed,
         "points": len(np.asarray(y)),
     }
-    return told(
+    return compare(
         limits,
         nets,
         tolerance=tolerance,
@@ -260,11 +296,14 @@ def approach(
     )
 
 
-def checked(x, y, widths, depths, networks, samples, tolerance, case) -> list[str]:
+def argument_faults(x, y, widths, depths, networks, samples, tolerance, case) -> list[str]:
     """All faults of the arguments of `approach`, in words.
 
-    >>> checked([[1.0]], [1.0], [8.5], [1], 16, 400, 0.05, {"activation": "tanh", "lr": 0.1, "steps": 0})
-    ['width: must be integers >= 2, got [8.5].', 'steps: the number of gradient steps T must be an integer >= 1, got 0.']
+    >>> case = {"activation": "tanh", "lr": 0.1, "steps": 0}
+    >>> for fault in argument_faults([[1.0]], [1.0], [8.5], [1], 16, 400, 0.05, case):
+    ...     print(fault)
+    width: must be integers >= 2, got [8.5].
+    steps: the number of gradient steps T must be an integer >= 1, got 0.
     """
     problems: list[str] = []
     if not len(widths) or any(isinstance(w, bool) or not 2 <= w < math.inf or int(w) != w for w in widths):
@@ -283,7 +322,8 @@ def checked(x, y, widths, depths, networks, samples, tolerance, case) -> list[st
         least = 8 * (2 + 2 * task.points * task.outputs + task.outputs)
         if samples < least:
             problems.append(
-                f"samples: {task.points} points and {task.outputs} outputs need at least {least}, got {samples}."
+                f"samples: {task.points} points and {task.outputs} outputs need at least {least}, "
+                f"got {samples}."
             )
     except InputError as error:
         problems += [line.removeprefix("  - ") for line in str(error).splitlines()[1:]]
@@ -292,11 +332,11 @@ def checked(x, y, widths, depths, networks, samples, tolerance, case) -> list[st
     return problems
 
 
-# -- what it says: pure arithmetic -----------------------------------------------------------------------------------------------
+# -- what it says: pure arithmetic ---------------------------------------------------------------------------
 
 
 @np.errstate(invalid="ignore", over="ignore", divide="ignore")  # a divergence is a result: its errors are nan
-def told(
+def compare(
     limits: dict[float, tuple[Trajectory, Trajectory]],
     nets: dict[tuple[int, int], Ensemble],
     *,
@@ -304,7 +344,8 @@ def told(
     alpha: float,
     about: dict[str, Any],
 ) -> Limit:
-    """Rates, bound and verdict from trained ensembles (by width and depth) and pairs of solutions (by depth)."""
+    """Rates, bound and verdict from trained ensembles (by width and depth) and pairs of solutions (by
+    depth)."""
     widths, finite = sorted({w for w, _ in nets}), sorted({d for _, d in nets})
     rows: list[dict[str, float]] = []
     rates: list[Rate] = []
@@ -368,25 +409,14 @@ def _over_width(
     loss = np.stack([n.loss[:, -1] for n in nets])
     loss_error, loss_stderr = loss.mean(1) / final - 1, loss.std(1, ddof=1) / math.sqrt(BLOCKS) / final
     rows: list[dict[str, float]] = [
-        dict(
-            zip(
-                COLUMNS,
-                (
-                    w,
-                    depth,
-                    error[i],
-                    stderr[i],
-                    scatter[i],
-                    scatter_error[i],
-                    loss[i].mean(),
-                    loss_error[i],
-                    loss_stderr[i],
-                    nets[i].networks,
-                ),
-                strict=True,
-            )
+        _row(
+            w,
+            depth,
+            (error, stderr, scatter, scatter_error, loss.mean(1), loss_error, loss_stderr),
+            i,
+            n.networks,
         )
-        for i, w in enumerate(widths)
+        for i, (w, n) in enumerate(zip(widths, nets, strict=True))
     ]
     fit = functools.partial(fit_power, widths, axis="width", at=depth, freedom=(BLOCKS - 2) * len(widths))
     return rows, [
@@ -413,14 +443,15 @@ def _over_depth(
     ends = [_final(limits[d]) for d in finite]
     left = math.hypot(*(_whole_error(t, "loss")[-1] / 2 for t in deep)) / final
     loss_error, loss_stderr = (
-        np.array([e / final - 1 for e, _ in ends]),
-        np.array([s / final for _, s in ends]),
+        np.array(v) for v in zip(*((e / final - 1, s / final) for e, s in ends), strict=True)
     )
+    none = [0.0] * len(finite)
     rows: list[dict[str, float]] = [
-        dict(zip(COLUMNS, (math.inf, d, error[i], stderr[i], 0.0, 0.0, ends[i][0], loss_error[i], loss_stderr[i], 0), strict=True))
+        _row(math.inf, d, (error, stderr, none, none, [e for e, _ in ends], loss_error, loss_stderr), i, 0)
         for i, d in enumerate(finite)
-    ]  # fmt: skip
-    # at 1/2 < alpha < 1 the noise of the branches, L^{1 - 2 alpha} in all, dies out more slowly than the Euler step's 1/L
+    ]
+    # at 1/2 < alpha < 1 the noise of the branches, L^{1 - 2 alpha} in all, dies out more slowly than the
+    # Euler step's 1/L
     expected = -1.0 if alpha == 0.5 else -min(1.0, 2 * alpha - 1)
     fit = functools.partial(fit_power, finite, axis="depth", at=math.inf, expected=expected)
     return rows, [
@@ -429,11 +460,15 @@ def _over_depth(
     ]
 
 
+def _row(width: float, depth: float, columns: tuple[Any, ...], i: int, networks: int) -> dict[str, float]:
+    """Row i of the table, from its columns but the sizes and the number of networks."""
+    return dict(zip(COLUMNS, (width, depth, *(c[i] for c in columns), networks), strict=True))
+
+
 def _final(limit: tuple[Trajectory, Trajectory]) -> tuple[float, float]:
     """Loss after the last step and its standard error."""
-    return float(np.mean([t.loss[-1] for t in limit])), float(
-        math.hypot(*(t.stderr.loss[-1] for t in limit)) / 2
-    )
+    error = math.hypot(*(t.stderr.loss[-1] for t in limit)) / 2
+    return float(np.mean([t.loss[-1] for t in limit])), float(error)
 
 
 def _whole_error(limit: Trajectory, name: str) -> np.ndarray:
@@ -443,27 +478,31 @@ def _whole_error(limit: Trajectory, name: str) -> np.ndarray:
     return np.hypot(own, 0.0 if left is None else left).ravel()
 
 
-# -- the optimum -----------------------------------------------------------------------------------------------------------------
+# -- the optimum ---------------------------------------------------------------------------------------------
 
 
 def optimum(
-    x,
-    y,
+    x: ArrayLike,
+    y: ArrayLike,
     *,
-    rates,
+    rates: ArrayLike,
     depth: float,
     widths: Sequence[int],
     networks: int = 64,
     samples: int = 8000,
     refine: int = 3,
     seed: int = 0,
-    **case,
+    **case: Any,
 ) -> Optimum:
-    """Loss after the last step against the rate eta_0 in the limit and in finite networks; how fast their best rates approach the limit's.
+    """Loss after the last step against the rate eta_0 in the limit and in finite networks; how fast their
+    best rates approach the limit's.
 
-    depth: of limit and networks; networks of an infinitely deep limit have 16 branches. networks: of the smallest width, wider ones in proportion.
+    depth: of limit and networks; networks of an infinitely deep limit have 16 branches. networks: of the
+    smallest width, wider ones in proportion.
 
-    >>> found = optimum([[1.0]], [1.0], rates=[0.05, 0.1, 0.2, 0.4], depth=1, widths=[16, 32], networks=16, activation="linear", steps=3, refine=0)
+    >>> case = dict(depth=1, activation="linear", steps=3)
+    >>> rates = [0.05, 0.1, 0.2, 0.4]
+    >>> found = optimum([[1.0]], [1.0], rates=rates, widths=[16, 32], networks=16, refine=0, **case)
     >>> [row["width"] for row in found.rows]
     [inf, 16, 32]
     """
@@ -482,8 +521,17 @@ def optimum(
     rows = []
     for w, found in runs.items():
         half = 1.96 * found.best_stderr
-        rows.append({"width": w, "lr": found.best, "low": found.best * 2**-half, "high": found.best * 2**half, "edge": found.edge[0],
-                     "shift": math.log2(found.best / limit.best), "shift_stderr": found.best_stderr})  # fmt: skip
+        rows.append(
+            {
+                "width": w,
+                "lr": found.best,
+                "low": found.best * 2**-half,
+                "high": found.best * 2**half,
+                "edge": found.edge[0],
+                "shift": math.log2(found.best / limit.best),
+                "shift_stderr": found.best_stderr,
+            }
+        )
     curves = [
         {
             "width": w,
@@ -493,6 +541,7 @@ def optimum(
         }
         for w, found in runs.items()
     ]
-    fit = fit_power(widths, [r["shift"] for r in rows[1:]], [r["shift_stderr"] for r in rows[1:]], expected=-1.0,
-                    offset=0.0 if math.isnan(limit.best_stderr) else limit.best_stderr, quantity="best rate", at=depth)  # fmt: skip
+    shifts = [r["shift"] for r in rows[1:]], [r["shift_stderr"] for r in rows[1:]]
+    offset = 0.0 if math.isnan(limit.best_stderr) else limit.best_stderr
+    fit = fit_power(widths, *shifts, expected=-1.0, offset=offset, quantity="best rate", at=depth)
     return Optimum(rows, curves, fit)

@@ -1,4 +1,5 @@
-"""Pictures of the approach to the limit: loss curves, kernels over layer time, convergence, loss against rate. Plain Plotly dicts, SVG traces only."""
+"""Pictures of the approach to the limit: loss curves, kernels over layer time, convergence, loss against
+rate. Plain Plotly dicts, SVG traces only."""
 
 from __future__ import annotations
 

@@ -1,3 +1,8 @@
-"""Does it transfer? Runs of a sweep (sources, lines) to an optimum with its interval at each size (fits), its drift over
-sizes (drift), what went wrong (signatures), what would decide (remedies), in words (wording). `trimtab.transfer` is in transfers.
+"""Does it transfer? From the runs of a sweep to an optimum with its interval at each size, its drift, and a
+verdict.
+
+Read in this order: tables (which runs form a line of sizes), curves (what a loss looks like about its
+minimum), windows (which rates such a curve can describe), fits (the optimum with its interval), drift (its
+slope over sizes and the verdict), advice (what went wrong, what to add), transfers (`trimtab.transfer`: all
+of it for each scheme), wording (the answer in sentences).
 """

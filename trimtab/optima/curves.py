@@ -1,23 +1,105 @@
-"""What a loss may look like about its minimum, up to a constant and a factor, d = x - m away from it and with skew r.
+"""What a loss may look like about its minimum, and how far from it a sweep's runs are.
+
+**Runs, reduced.** With y = c_seed + a g(x) + noise, the best a for a curve g over the rates is g b / g A g,
+and leaves
+
+    RSS = yy - (g b)^2 / (g A g),      pure = yy - b A^+ b   (any curve at all: what the seeds alone explain).
+
+**Curves**, up to a constant and a factor, d = x - m away from the minimum and with skew r:
 
     two-sided      e^(-r/2) |d|^p  left,  e^(r/2) |d|^p  right of the minimum,        p = 2, 3 or 4
-    soft           2 / (a b)  log[ (b e^(-a d) + a e^(b d)) / (a + b) ],             a = k e^(-r/2),  b = k e^(r/2)
+    soft           2 / (a b)  log[ (b e^(-a d) + a e^(b d)) / (a + b) ],        a = k e^(-r/2),  b = k e^(r/2)
 
-The first jumps in curvature at its minimum by a factor e^r. The second is smooth: d^2 near its minimum, straight lines of
-slopes in the ratio e^r far from it. That is how the logarithm of a loss looks that falls slowly with the rate and then
-climbs a cliff; a jump in curvature, fitted to it, puts the minimum a quarter of an octave too far right. k is in units of
-the grid's steps. Curves other than the plain quadratic cost a little deviance (`price`), so that noise does not choose them.
+The first jumps in curvature at its minimum by a factor e^r. The second is smooth: d^2 near its minimum,
+straight lines of slopes in the ratio e^r far from it. That is how the logarithm of a loss looks that falls
+slowly with the rate and then climbs a cliff; a jump in curvature, fitted to it, puts the minimum a quarter of
+an octave too far right. k is in units of the grid's steps. Curves other than the plain quadratic cost a
+little deviance (`price`), so that noise does not choose them.
+
+**Scale.** Losses of small networks fall by orders of magnitude over a sweep, and their scatter between seeds
+falls with them; next to a cliff it is as large as the loss itself. A curve fitted to such losses listens only
+to the worst of them. Box and Cox compare the loss with its logarithm by likelihood: with the geometric mean
+G, the residuals of y and of G log y are in the same units, and
+
+    gain = nu / 2  log( RSS(y) / RSS(G log y) ),
+
+RSS being what is left when every rate and every seed has a mean of its own, nu its degrees of freedom. Where
+no rate was run twice the second differences of neighbouring rates take the place of the residuals. The
+logarithm must win by 4 (odds of 55).
+
+**Edge of stability.** Rates at which some seeds diverge and some do not have no sharp edge, and three seeds
+may all be lucky. A seed is taken to diverge at x with probability
+
+    q(x) = 1 / (1 + exp(-(x - tau) / s)),        s a tenth to four fifths of the grid's step,
+
+so that u of n seeds unstable at each rate are a binomial likelihood of the edge tau, the rate above which a
+seed diverges more often than not; its deviance is the least over s. The optimum is the minimum of the loss's
+curve or the edge, whichever comes first, so its deviance is
+
+    min [ D_curve(m) + min_{tau >= m} D_edge(tau),    D_edge(m) + min_{m' >= m} D_curve(m') ].
+
+A loss that falls until it diverges thus has its optimum at the edge, known to about half a step of the grid.
 """
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 
-from trimtab.optima.systems import System
-
 LARGEST = np.log(32.0)  # curvature ratios beyond 32 are walls, not curves
+GAIN = 4.0
+RULED_OUT = 60.0  # deviance of what divergence rules out
+SOFTNESS = (0.1, 0.2, 0.4, 0.8)
+
+
+@dataclasses.dataclass(frozen=True)
+class System:
+    """Runs as a least squares problem, one number per rate, with the seeds projected out."""
+
+    x: np.ndarray
+    a: np.ndarray
+    b: np.ndarray
+    yy: float
+    dof: int
+    pure: float
+    pure_dof: int
+    mean: float
+    weight: np.ndarray
+
+    @property
+    def step(self) -> float:
+        """The usual distance of neighbouring rates."""
+        return float(np.median(np.diff(self.x))) if len(self.x) > 1 else 1.0
+
+
+def reduce_runs(x: np.ndarray, y: np.ndarray, seed: np.ndarray) -> System:
+    """Reduce runs (x, y, seed) to one number per rate."""
+    rates, at = np.unique(x, return_inverse=True)
+    seeds, block = np.unique(seed, return_inverse=True)
+    if len(seeds) * 2 > len(x):  # seeds that are not shared across rates have no constant of their own
+        seeds, block = seeds[:1], np.zeros_like(block)
+    n, k, s = len(x), len(rates), len(seeds)
+    counts = np.zeros((k, s))
+    np.add.at(counts, (at, block), 1.0)
+    size = counts.sum(0)
+    centred = y - (np.bincount(block, y) / size)[block]
+    a, b = np.diag(counts.sum(1)) - (counts / size) @ counts.T, np.bincount(at, centred, minlength=k)
+    free = np.linalg.pinv(a, rcond=1e-10, hermitian=True) @ b  # any curve: one number per rate
+    left = centred - free[at] + ((free @ counts) / size)[block]
+    return System(
+        x=rates,
+        a=a,
+        b=b,
+        yy=float(centred @ centred),
+        dof=n - s,
+        pure=float(left @ left),
+        pure_dof=n - s - (k - 1),
+        mean=float(y.mean()),
+        weight=counts.sum(1) / n,
+    )
 
 
 class Curve(NamedTuple):
@@ -36,17 +118,15 @@ class Curve(NamedTuple):
         [[1.0, 0.0, 1.0], [1.0, 0.0, 1.0]]
         """
         if not self.sharp:
-            return (
-                np.where(d < 0, np.exp(-np.asarray(r) / 2), np.exp(np.asarray(r) / 2))
-                * np.abs(d) ** self.power
-            )
+            side = np.where(d < 0, np.exp(-np.asarray(r) / 2), np.exp(np.asarray(r) / 2))
+            return side * np.abs(d) ** self.power
         k = self.sharp / step
         a, b = k * np.exp(-np.asarray(r) / 2), k * np.exp(np.asarray(r) / 2)
         both = b * np.exp(np.minimum(-a * d, 600.0)) + a * np.exp(np.minimum(b * d, 600.0))
         return np.maximum(2 / k**2 * np.log(both / (a + b)), 0.0)
 
     def terms(self, sys: System, m: np.ndarray, r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(g b, g A g) of the least squares problem for each place m (rows) and each of its skews r[row] (columns)."""
+        """(g b, g A g) for each place m (rows) and each of its skews r[row] (columns)."""
         d = sys.x - m[:, None]
         if self.sharp:
             g = self.height(d[:, None, :], r[:, :, None], sys.step)
@@ -54,13 +134,13 @@ class Curve(NamedTuple):
         whole = np.abs(d) ** self.power
         left = np.where(d < 0, whole, 0.0)
         right, e = whole - left, np.exp(r / 2)
-        ll, lr, rr = (
-            (p @ sys.a * q).sum(1)[:, None] for p, q in ((left, left), (left, right), (right, right))
-        )
+        pairs = ((left, left), (left, right), (right, right))
+        ll, lr, rr = ((p @ sys.a * q).sum(1)[:, None] for p, q in pairs)
         return (left @ sys.b)[:, None] / e + (right @ sys.b)[:, None] * e, ll / e**2 + 2 * lr + rr * e**2
 
     def rss(self, sys: System, m: np.ndarray, r: np.ndarray) -> np.ndarray:
-        """What the best multiple of each curve leaves over; a minimum, not a maximum, so the multiple is positive."""
+        """What the best multiple of each curve leaves over; a minimum, not a maximum, so the multiple is
+        positive."""
         gb, gg = self.terms(sys, m, r)
         return sys.yy - np.where(gb > 0, gb * gb / np.maximum(gg, 1e-300), 0.0)
 
@@ -72,3 +152,67 @@ CURVES = (
     Curve("flat-bottomed", 1.0, 4.0),
     *(Curve("soft", 0.05, sharp=k) for k in (0.4, 0.8, 1.6)),
 )
+
+
+def logarithmic(sizes: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> bool:
+    """Whether runs (x, y, seed) of one or more sizes ask for log y; never where a y is not positive.
+
+    >>> x, seed, noise = np.repeat(np.arange(8.0), 3), np.tile([0, 1, 2], 8), np.cos(37 * np.arange(24.0))
+    >>> in_log, in_loss = np.exp(x - 5 + 0.3 * noise), np.exp(x - 5) + 0.3 * noise + 1
+    >>> logarithmic([(x, in_log, seed)]), logarithmic([(x, in_loss, seed)])
+    (True, False)
+    """
+    gain = 0.0
+    for x, y, seed in sizes:
+        if not (y > 0).all():
+            return False
+        if len(y) < 3:
+            continue
+        logs = np.log(y) - np.log(y).mean()  # in units of G
+        (plain, nu), (log, _) = _residual(x, np.exp(logs), seed), _residual(x, logs, seed)
+        if nu > 0 and min(plain, log) > 1e-24 * len(y):
+            gain += nu / 2 * float(np.log(plain / log))
+    return gain > GAIN
+
+
+def _residual(x: np.ndarray, y: np.ndarray, seed: np.ndarray) -> tuple[float, int]:
+    """What no curve explains, as a sum of squares, and its degrees of freedom."""
+    sys = reduce_runs(x, y, seed)
+    if sys.pure_dof > 0:
+        return sys.pure, sys.pure_dof
+    order = np.argsort(x)
+    second = np.diff(y[order], 2)
+    return float(second @ second), len(second)
+
+
+class Edge(NamedTuple):
+    """How many of the runs at each rate (ascending) were unstable."""
+
+    rates: np.ndarray
+    unstable: np.ndarray
+    runs: np.ndarray
+
+    def deviance(self, tau: np.ndarray) -> tuple[np.ndarray, float]:
+        """The deviance of an edge at each tau, and of none at all.
+
+        >>> edge = Edge(np.array([-2.0, -1.5, -1.0]), np.array([0, 1, 3]), np.array([3, 3, 3]))
+        >>> d, none = edge.deviance(np.array([-2.5, -1.4, -0.5]))
+        >>> d.round(1).tolist(), round(none, 1)
+        ([15.6, 0.0, 10.6], 56.0)
+        """
+        step = float(np.median(np.diff(self.rates))) if len(self.rates) > 1 else 1.0
+        many = []
+        for s in SOFTNESS:
+            z = (self.rates - tau[:, None]) / (s * step)
+            failed = self.unstable * np.logaddexp(0.0, -z)
+            many.append(2 * (failed + (self.runs - self.unstable) * np.logaddexp(0.0, z)).sum(1))
+        d, none = np.min(many, 0), RULED_OUT if self.unstable.any() else 0.0
+        least = min(float(d.min()), none)
+        return np.minimum(d - least, RULED_OUT), min(none - least, RULED_OUT)
+
+    def over(self, m: np.ndarray, d: np.ndarray) -> np.ndarray:
+        """Deviances d of the curve's minimum at m (last axis, ascending), with the edge."""
+        edge, none = self.deviance(m)
+        later_edge = np.minimum(np.minimum.accumulate(edge[::-1])[::-1], none)
+        later = np.minimum.accumulate(d[..., ::-1], -1)[..., ::-1]
+        return np.minimum(d + later_edge, edge + later)

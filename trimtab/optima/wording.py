@@ -17,7 +17,7 @@ NAMES = {
 SUPERSCRIPTS = str.maketrans("-0123456789.", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹·")
 
 
-def named(hp: str) -> str:
+def hp_name(hp: str) -> str:
     return NAMES.get(hp, hp.replace("_", " "))
 
 
@@ -81,7 +81,7 @@ def span(t: Transfer) -> str:
 
 def sentence(t: Transfer) -> str:
     """The verdict in one sentence."""
-    what, where = named(t.hp), span(t)
+    what, where = hp_name(t.hp), span(t)
     if t.verdict == "transfers":
         return f"With {t.scheme}, one {what} serves {where}: its optimum moves {slope(t)}."
     if t.verdict == "drifts":
@@ -89,46 +89,46 @@ def sentence(t: Transfer) -> str:
     return f"With {t.scheme}, whether the {what} transfers over {where} cannot be told yet: drift {slope(t)}."
 
 
-def headline(told: Mapping[str, Transfer]) -> str:
+def headline(by_axis: Mapping[str, Transfer]) -> str:
     """All axes of one scheme in one sentence.
 
     >>> headline({})
     'Nothing to tell yet: no run has finished.'
     """
-    if not told:
+    if not by_axis:
         return "Nothing to tell yet: no run has finished."
-    first = next(iter(told.values()))
+    first = next(iter(by_axis.values()))
     words = {
         "transfers": "transfers",
         "drifts": "does not transfer",
         "cannot tell": "may or may not transfer",
     }
     groups: dict[str, list[str]] = {}
-    for t in told.values():
+    for t in by_axis.values():
         groups.setdefault(words[t.verdict], []).append(span(t))
     body = ", but ".join(f"{verb} over {' and '.join(spans)}" for verb, spans in groups.items())
-    return f"With {first.scheme}, the {named(first.hp)} {body}."
+    return f"With {first.scheme}, the {hp_name(first.hp)} {body}."
 
 
-def short(told: Mapping[str, Transfer]) -> str:
+def short(by_axis: Mapping[str, Transfer]) -> str:
     """The same for a heading: who, what, which axes; the sizes are said below it.
 
     >>> short({})
     'Nothing to tell yet: no run has finished.'
     """
-    if not told:
-        return headline(told)
-    first = next(iter(told.values()))
+    if not by_axis:
+        return headline(by_axis)
+    first = next(iter(by_axis.values()))
     by = {
-        kind: [over for over, t in told.items() if t.verdict == kind]
+        kind: [over for over, t in by_axis.items() if t.verdict == kind]
         for kind in ("transfers", "drifts", "cannot tell")
     }
     good, bad, open_ = (" and ".join(overs) for overs in by.values())
     if not good and not bad:
-        return f"{first.scheme}: {named(first.hp)} over {open_}: cannot tell yet"
+        return f"{first.scheme}: {hp_name(first.hp)} over {open_}: cannot tell yet"
     verb = f"transfers over {good}" if good else f"does not transfer over {bad}"
     rest = (f", not over {bad}" if good and bad else "") + (f"; {open_}: cannot tell" if open_ else "")
-    return f"{first.scheme}: {named(first.hp)} {verb}{rest}"
+    return f"{first.scheme}: {hp_name(first.hp)} {verb}{rest}"
 
 
 def regret(row: Mapping[str, Any]) -> str:

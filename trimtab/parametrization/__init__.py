@@ -11,6 +11,9 @@ Reading order:
   to no single rule), `parameters` (the rows of the table);
 - the law the weights were drawn from: `init_laws`, `base_draws`, `init_measurement`;
 - an optimizer's law: `optimizers`, `optimizer_trials`;
+- batch and length: `horizon_rules`, `horizon`, `horizon_table`, `decay` (pure arithmetic), `multipliers` (by
+  role), `carrying` (all that multiplies an optimizer's numbers), `calculator` (what each role gets, without a
+  model);
 - `result` (`Parametrization`), `groups`, `clipping`, `wrapped` (the optimizer's groups), `table` and `notes`
   (what is printed).
 """

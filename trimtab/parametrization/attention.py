@@ -19,7 +19,8 @@ from trimtab.parametrization.folding import Fold, constants_between, into, snapp
 from trimtab.parametrization.roles import Comparison
 from trimtab.structure import operations
 from trimtab.structure.graph import Graph, Product, linear_after
-from trimtab.structure.tails import Tail, degree
+from trimtab.structure.proofs import degree
+from trimtab.structure.tails import Tail
 from trimtab.structure.trace import Ref
 
 Names = frozenset[str]

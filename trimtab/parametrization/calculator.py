@@ -4,7 +4,8 @@ Every number is (scheme over width and depth) x (rule over batch and length), ea
 
     lr  =  rules.factors(...).lr  x  horizon.factors(...).lr           and so on for weight decay and eps
 
-The lines are those of an ordinary residual network: fan-in and fan-out grow alike inside, inputs and outputs stay.
+The lines are those of an ordinary residual network: fan-in and fan-out grow alike inside, inputs and outputs
+stay.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from trimtab.errors import TrimtabError, faults
 from trimtab.parametrization import rules
 from trimtab.parametrization.decay import Decay, as_decay
 from trimtab.parametrization.horizon import Horizon, HorizonFactors, known_family
-from trimtab.parametrization.rules import Family, Kind, Scales, Scheme, Where, as_scheme
+from trimtab.parametrization.rules import Family, Kind, Scheme, Where, as_scheme
 
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """What the parameters of one role in one place get, over the base's: scale of the start and an optimizer's numbers."""
+    """What the parameters of one role in one place get, over the base's: scale of the start and an
+    optimizer's numbers."""
 
     role: str
     place: str
@@ -170,7 +172,16 @@ def _line(
     hyper: Mapping[str, Any],
 ) -> Line:
     m_in, m_out = (width if grows else 1.0 for grows in kind.grows)
-    scales = role_scales(kind.kind, kind.place, m_in, m_out, depth, scheme, width, kind.role == "readout")
+    scales = rules.scheme_scales(
+        scheme,
+        kind.kind,
+        kind.place,
+        m_in=m_in,
+        m_out=m_out,
+        m_L=depth,
+        readout="weight" if kind.role == "readout" else None,
+        gamma0=width**-0.5 if scheme.width == "ntk" else 1.0,
+    )
     adjust = 1.0
     if family.rate == "spectral":  # of square matrices
         fn = hyper.get("adjust_lr_fn")
@@ -190,31 +201,6 @@ def _line(
         weight_decay=shrink * decay.over_horizon(horizon, moved),
         eps=size.eps * moved.eps,
     )
-
-
-def role_scales(
-    kind: Kind,
-    place: Where,
-    m_in: float,
-    m_out: float,
-    m_L: float,
-    scheme: Scheme,
-    width: float,
-    readout: bool,
-) -> Scales:
-    """(init, u, s) of an ordinary parameter under a scheme: kind x place x richness, no folds.
-
-    >>> role_scales("matrix", "tail", 4.0, 4.0, 4.0, as_scheme("depth-mup"), 4.0, False)
-    Scales(init=0.25, u=0.0625, s=0.25)
-    """
-    scales = Scales()
-    if scheme.width != "sp":
-        scales *= rules.kind_scales(kind, m_in, m_out)
-    if scheme.alpha is not None:
-        scales *= rules.place_scales(place, m_L, scheme.alpha)
-    if scheme.width == "ntk":
-        scales *= rules.richness_scales("weight" if readout else None, width**-0.5)
-    return scales
 
 
 def _sources(width: float, depth: float, scheme: Scheme, decay: Decay, horizon: Horizon) -> list[Source]:

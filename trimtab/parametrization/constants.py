@@ -15,8 +15,9 @@ from trimtab.parametrization.folding import Fold, constants_between, into, snapp
 from trimtab.parametrization.roles import Comparison, Facts
 from trimtab.structure import operations
 from trimtab.structure.graph import Graph
+from trimtab.structure.proofs import proven
 from trimtab.structure.residuals import Residual
-from trimtab.structure.tails import Blocked, Tail, constant_factor, proven, tails
+from trimtab.structure.tails import Blocked, Tail, constant_factor, tails
 from trimtab.structure.trace import Node
 
 # -- on branches ---------------------------------------------------------------------------------------------

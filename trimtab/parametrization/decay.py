@@ -9,8 +9,8 @@ A decoupled decay forgets weights over 1/(lr wd) steps: its timescale. When lr i
     tokens    the timescale in tokens, B/(lr wd)     wd x 1/f x b/r
     epochs    the timescale in passes over the data  wd x 1/f x b/(r D)      D: ratio of the data set's size
 
-b is the ratio of batches. With one pass over the data (D = d, the ratio of tokens) `epochs` keeps lr x wd x steps,
-as the rule `sde` does. Which of them transfers is contested (docs/horizon.md).
+b is the ratio of batches. With one pass over the data (D = d, the ratio of tokens) `epochs` keeps lr x wd x
+steps, as the rule `sde` does. Which of them transfers is contested (docs/horizon.md).
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ class Decay:
         """
         if family.decay == "coupled" and self != DECAYS["product"]:
             raise OptimizerError(
-                f"decay={self.name!r} needs weight decay apart from the gradient: {family.name} adds it to the "
-                "gradient and normalises both. Use AdamW, or decoupled_weight_decay=True."
+                f"decay={self.name!r} needs weight decay apart from the gradient: {family.name} adds it to "
+                "the gradient and normalises both. Use AdamW, or decoupled_weight_decay=True."
             )
 
 
@@ -121,14 +121,16 @@ def as_decay(decay: str | Decay) -> Decay:
         return decay
     if not isinstance(decay, str) or decay not in DECAYS:
         raise InputError(
-            f"decay must be one of {', '.join(map(repr, DECAYS))} or a Decay(name, width, keeps): got {decay!r}."
+            f"decay must be one of {', '.join(map(repr, DECAYS))} or a Decay(name, width, keeps): got "
+            f"{decay!r}."
         )
     return DECAYS[decay]
 
 
 @dataclasses.dataclass(frozen=True)
 class Timescale:
-    """How long a decoupled decay remembers: 1/(lr wd), in steps, and where they are known in tokens, epochs, runs."""
+    """How long a decoupled decay remembers: 1/(lr wd), in steps, and where they are known in tokens, epochs,
+    runs."""
 
     steps: float
     tokens: float | None = None

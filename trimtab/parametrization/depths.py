@@ -11,6 +11,7 @@ import dataclasses
 
 from trimtab.errors import StructureError
 from trimtab.parametrization.pairing import Pairing
+from trimtab.parametrization.rules import Where
 from trimtab.structure.graph import Graph
 from trimtab.structure.residuals import Residual
 
@@ -30,13 +31,13 @@ class Depth:
         outer: (place, m_L) in the branches around its own.
     """
 
-    where: str = "outside"
+    where: Where = "outside"
     m_L: float = 1.0
     branches: tuple[int, ...] = ()
     stack: int | None = None
     reuse: float = 1.0
     zero_tail: bool = False
-    outer: tuple[tuple[str, float], ...] = ()
+    outer: tuple[tuple[Where, float], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Depths:
             outer=self._outer(place.branches[0], name) if fed == 1 else (),
         )
 
-    def _outer(self, index: int, name: str) -> tuple[tuple[str, float], ...]:
+    def _outer(self, index: int, name: str) -> tuple[tuple[Where, float], ...]:
         around = [self.model.residuals[i] for i in self.model.network.enclosing(index)]
         return tuple(
             ("tail" if any(site.name == name for site in r.tail) else "branch", self.ratios[r.stack])

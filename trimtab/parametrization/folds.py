@@ -20,7 +20,8 @@ from trimtab.parametrization.attention import attention
 from trimtab.parametrization.folding import Fold, constants_between, into, product, snapped
 from trimtab.parametrization.roles import Comparison
 from trimtab.structure.graph import Graph
-from trimtab.structure.tails import Blocked, Tail, proven, tails
+from trimtab.structure.proofs import proven
+from trimtab.structure.tails import Blocked, Tail, tails
 from trimtab.structure.uses import Use
 
 

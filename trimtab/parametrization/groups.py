@@ -108,8 +108,12 @@ def make_groups(
     factors: Factors,
     family: Family,
     hyper: Mapping[str, Any],
+    memories: Mapping[str, Any],
 ) -> list[dict[str, Any]]:
     """The groups of the trainable parameters among `chosen`; a decay factor of 0 exempts a parameter.
+
+    Args:
+        memories: betas, momentum, alpha that every group carries in place of the base's.
 
     Raises:
         InputError: nothing is left to train.
@@ -135,7 +139,7 @@ def make_groups(
         raise InputError(
             "no trainable parameter is left for this optimizer: all are frozen or excluded by only=."
         )
-    return [{"params": ps, **numbers[key]} for key, ps in merged.items()]
+    return [{"params": ps, **numbers[key], **memories} for key, ps in merged.items()]
 
 
 def _refuse_misfit(row: Row, p: nn.Parameter, family: Family, *, decays: bool) -> None:
@@ -144,9 +148,10 @@ def _refuse_misfit(row: Row, p: nn.Parameter, family: Family, *, decays: bool) -
             f"{family.name} trains matrices only: {row.name} has {p.ndim} dimensions. "
             "Pass only='matrices' here and p.optimizer(torch.optim.AdamW, ..., only='rest') beside it."
         )
-    if row.offset and row.init != 1 and decays and "weight_decay" not in dict(row.override):
+    start = row.init * dict(row.multipliers).get("init", 1.0)
+    if row.offset and start != 1 and decays and "weight_decay" not in dict(row.override):
         raise OptimizerError(
-            f"{row.name} is a gain stored as 1 + w, folded to {row.init:.4g}: decay would pull it back to 1. "
+            f"{row.name} is a gain stored as 1 + w, folded to {start:.4g}: decay would pull it back to 1. "
             f"Exempt it: no_decay='{row.name}' here, or "
             f"overrides={{'{row.name}': {{'weight_decay': 0}}}} in parametrize."
         )
@@ -224,7 +229,9 @@ def _base_values(
         if f[key] != 0:
             bases.append((i, value / f[key]))
         elif value != 0:
-            raise OptimizerError(f"{key} of group {i} must be 0 (an override says so): it is {value:.6g}.")
+            raise OptimizerError(
+                f"{key} of group {i} must be 0 (an override or its role says so): it is {value:.6g}."
+            )
     return bases
 
 

@@ -1,8 +1,9 @@
 """Batch and training length: what a run with b times the batch and d times the tokens gets. Pure arithmetic.
 
-Training that noise dominates follows a stochastic differential equation. Over batch (d = 1) its solution is kept when
-its clock, its noise and its decay are. Over length the clock and the decay are kept over the whole run while the ratio
-of signal to noise gets better by d: a rule over length is a hypothesis, no symmetry (docs/horizon.md). The rule `sde`:
+Training that noise dominates follows a stochastic differential equation. Over batch (d = 1) its solution is
+kept when its clock, its noise and its decay are. Over length the clock and the decay are kept over the whole
+run while the ratio of signal to noise gets better by d: a rule over length is a hypothesis, no symmetry
+(docs/horizon.md). The rule `sde`:
 
                    SGD-like       Adam-like, spectral
     lr             b/d            (b/d)^1/2
@@ -29,19 +30,21 @@ from trimtab.parametrization.rules import FAMILIES, Family, family_of
 
 SHORT = 0.5  # of 1 - beta: a memory of less than two steps
 FRACTIONS = (
-    "steps change by {steps:.4g}: give warmup and decay as fractions of the run. A schedule in absolute numbers of "
-    "steps (warmup_steps, T_max, milestones) must be multiplied by {steps:.4g} too."
+    "steps change by {steps:.4g}: give warmup and decay as fractions of the run. A schedule in absolute "
+    "numbers of steps (warmup_steps, T_max, milestones) must be multiplied by {steps:.4g} too."
 )
 SUM_MOMENTUM = (
-    "momentum stays as it is: torch adds gradients up, so its clock is lr / (1 - momentum). Keeping the memory in "
-    "tokens instead would multiply 1 - momentum by b/d = {ratio:.4g} and lr by (b/d)^2 = {square:.4g}."
+    "momentum stays as it is: torch adds gradients up, so its clock is lr / (1 - momentum). Keeping the "
+    "memory in tokens instead would multiply 1 - momentum by b/d = {ratio:.4g} and lr by (b/d)^2 = "
+    "{square:.4g}."
 )
 ANALOGY = "spectral optimizers take the Adam column by analogy: no source derives it for them."
 
 
 @dataclasses.dataclass(frozen=True)
 class HorizonFactors:
-    """What to multiply the base's hyperparameters by. `betas` and `momentum` are moved by `Horizon`'s own functions."""
+    """What to multiply the base's hyperparameters by. `betas` and `momentum` are moved by `Horizon`'s own
+    functions."""
 
     lr: float = 1.0
     weight_decay: float = 1.0
@@ -106,21 +109,22 @@ class Horizon:
         """Number of steps over the base's: d / b."""
         return self.tokens / self.batch
 
-    # -- what an optimizer gets --------------------------------------------------------------------------------------
+    # -- what an optimizer gets -----------------------------------------------------------------------------
 
     def factors(self, cls: Any, **hyper: Any) -> HorizonFactors:
         """What to multiply the base's lr, weight decay, eps and number of steps by.
 
         Args:
             cls: optimizer class, or its name.
-            hyper: the base's hyperparameters that matter: weight_decay, decoupled_weight_decay, betas, momentum.
+            hyper: the base's hyperparameters that matter: weight_decay, decoupled_weight_decay, betas,
+                momentum.
 
         >>> Horizon(batch=4).factors("SGD", momentum=0.9).lr
         4.0
 
         Raises:
-            OptimizerError: the rule says nothing about this optimizer, or its weight decay is coupled L2 inside a
-                normalising step.
+            OptimizerError: the rule says nothing about this optimizer, or its weight decay is coupled L2
+                inside a normalising step.
             InputError: a beta or momentum that the rule would move out of its range.
         """
         return self.of_family(known_family(cls, hyper), hyper)
@@ -136,16 +140,17 @@ class Horizon:
             ratio = self.batch / self.tokens
             notes.append(SUM_MOMENTUM.format(ratio=ratio, square=ratio**2))
         notes += [
-            f"{name} becomes {beta:.4g}, a memory of {1 / (1 - beta):.3g} steps: the rule holds where it is many."
+            f"{name} becomes {beta:.4g}, a memory of {1 / (1 - beta):.3g} steps: the rule holds where it is "
+            "many."
             for name, beta in _memories(moved)
             if 1 - beta > SHORT and beta and not self.identity
         ]
         coupled = family.decay == "coupled"
         if coupled and self._moves(column) and hyper.get("weight_decay"):
             raise OptimizerError(
-                f"weight decay over batch and length needs a rule: {family.name} adds it to the gradient as L2 and then "
-                "normalises, which keeps neither its time scale nor its balance with the loss. Use AdamW (or "
-                "decoupled_weight_decay=True), or weight_decay=0."
+                f"weight decay over batch and length needs a rule: {family.name} adds it to the gradient as "
+                "L2 and then normalises, which keeps neither its time scale nor its balance with the loss. "
+                "Use AdamW (or decoupled_weight_decay=True), or weight_decay=0."
             )
         return HorizonFactors(
             lr=self._power(column.lr),
@@ -192,7 +197,8 @@ class Horizon:
         return self.hyper(FAMILIES["AdamW"], {"betas": betas})["betas"]
 
     def momentum(self, momentum: float, cls: Any = "SGD") -> float:
-        """The momentum at this batch and length: unchanged where it is a sum (SGD), moved where it is a mean (Muon).
+        """The momentum at this batch and length: unchanged where it is a sum (SGD), moved where it is a mean
+        (Muon).
 
         >>> Horizon(batch=2).momentum(0.9), round(Horizon(batch=2).momentum(0.9, "Muon"), 4)
         (0.9, 0.8)
@@ -214,8 +220,8 @@ class Horizon:
         if column is None:
             like = "SGD-like" if _follows_gradient(family) else "Adam-like"
             raise OptimizerError(
-                f"rule {rule.name!r} says nothing about {like} optimizers: {family.name} is one. Use rule='sde', "
-                "'constant' or a file that has this column."
+                f"rule {rule.name!r} says nothing about {like} optimizers: {family.name} is one. Use "
+                "rule='sde', 'constant' or a file that has this column."
             )
         if (why := NO_RULE.get(family.name)) and self._moves(column):
             raise OptimizerError(
@@ -235,14 +241,14 @@ class Horizon:
             return beta**factor
         if (1 - beta) * factor >= 1 - 1e-9:
             problems.append(
-                f"{name}: 1 - {beta:.6g} times {factor:.4g} ({powers}) is {(1 - beta) * factor:.4g}, no memory at all. "
-                f"The base needs more than {1 - 1 / factor:.6g}, or this run a smaller batch; "
+                f"{name}: 1 - {beta:.6g} times {factor:.4g} ({powers}) is {(1 - beta) * factor:.4g}, no "
+                f"memory at all. The base needs more than {1 - 1 / factor:.6g}, or this run a smaller batch; "
                 "rule='token-half-life' always has one"
             )
             return 0.0
         return 1 - (1 - beta) * factor
 
-    # -- what is said ------------------------------------------------------------------------------------------------
+    # -- what is said ---------------------------------------------------------------------------------------
 
     @property
     def notes(self) -> list[str]:
@@ -255,12 +261,13 @@ class Horizon:
         notes: list[str] = []
         if self.critical is not None and self.batch > self.critical:
             notes.append(
-                f"the batch is {self.batch:.4g} times the base's, beyond the critical {self.critical:.4g}: there the "
-                "best rate stops following the batch, and no rule has support."
+                f"the batch is {self.batch:.4g} times the base's, beyond the critical {self.critical:.4g}: "
+                "there the best rate stops following the batch, and no rule has support."
             )
         elif self.batch > 1 and self.critical is None and self.record.name != "constant":
             notes.append(
-                "the rule holds below the critical batch, which is not known here: pass critical= where it was measured."
+                "the rule holds below the critical batch, which is not known here: pass critical= where it "
+                "was measured."
             )
         if self.steps != 1:
             notes.append(FRACTIONS.format(steps=self.steps))
@@ -287,7 +294,7 @@ class Horizon:
         critical = "" if self.critical is None else f", critical={self.critical:g}"
         return f"Horizon(batch={self.batch:g}, tokens={self.tokens:g}, rule={self.record.name!r}{critical})"
 
-    # -- compose and save --------------------------------------------------------------------------------------------
+    # -- compose and save -----------------------------------------------------------------------------------
 
     def then(self, other: Horizon) -> Horizon:
         """This horizon and then `other`, whose base is this one's run.
@@ -297,8 +304,9 @@ class Horizon:
         """
         if self.record != other.record:
             raise InputError(
-                f"horizons compose under one rule: this one has {self.record.name!r}, the other {other.record.name!r}. "
-                "Write one file with the exponents over batch of the one and over tokens of the other."
+                f"horizons compose under one rule: this one has {self.record.name!r}, the other "
+                f"{other.record.name!r}. Write one file with the exponents over batch of the one and over "
+                "tokens of the other."
             )
         known = [
             *([self.critical] if self.critical is not None else []),
@@ -343,8 +351,8 @@ def known_family(cls: Any, hyper: Mapping[str, Any]) -> Family:
     family = family_of(name, hyper)
     if family is None:
         raise OptimizerError(
-            f"the law of an optimizer must be known: {name} is none of {', '.join(FAMILIES)}. Pass the one whose steps "
-            "are like its own, or p.optimizer(cls, horizon=...), which tries it."
+            f"the law of an optimizer must be known: {name} is none of {', '.join(FAMILIES)}. Pass the one "
+            "whose steps are like its own, or p.optimizer(cls, horizon=...), which tries it."
         )
     return family
 

@@ -1,17 +1,17 @@
 """Rules over batch and training length: named records of exponents, with their source and what contests them.
 
-b and d are the ratios of the batch and of the tokens seen to the base's. A rule multiplies a hyperparameter by
+b and d are the ratios of the batch and of the tokens seen to the base's. A rule multiplies a number by
 
     b^batch * d^tokens                                (docs/horizon.md)
 
-with one column for SGD-like optimizers and one for Adam-like ones (spectral ones too, by analogy). A memory (beta,
-momentum) is moved in one of two ways:
+with one column for SGD-like optimizers and one for Adam-like ones (spectral ones too, by analogy). A memory
+(beta, momentum) is moved in one of two ways:
 
-    "rate"        1 - beta  is multiplied             memory in units of the clock is kept; needs 1 - beta' < 1
-    "half-life"   log beta  is multiplied             beta^b keeps the half-life in tokens; always possible
+    "rate"        1 - beta  is multiplied           memory in units of the clock is kept; needs 1 - beta' < 1
+    "half-life"   log beta  is multiplied           beta^b keeps the half-life in tokens; always possible
 
-A rule of one's own is a TOML or JSON file with the same fields; `extends` names the record it starts from. Nothing
-here imports torch.
+A rule of one's own is a TOML or JSON file with the same fields; `extends` names the record it starts from.
+Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -118,9 +118,11 @@ RULES: dict[str, Rule] = {
             adam=Column(
                 lr=ROOT, weight_decay=ROOT, eps=Powers(batch=-0.5), beta1=RATIO, beta2=RATIO, momentum=RATIO
             ),
-            source="the clock and the decay of the stochastic differential equation kept (2205.10287; 2512.22382)",
-            support="over batch: linear for SGD, square root for Adam, below the critical batch (2205.10287); "
-            "over length: AdamW, 50M to 7.2B parameters (2512.22382), a hypothesis and no symmetry",
+            source="the clock and the decay of the stochastic differential equation kept (2205.10287; "
+            "2512.22382)",
+            support="over batch: linear for SGD, square root for Adam, below the critical batch "
+            "(2205.10287); over length: AdamW, 50M to 7.2B parameters (2512.22382), a hypothesis and no "
+            "symmetry",
             contested_over_batch=OVER_BATCH,
             contested_over_tokens=OVER_TOKENS,
         ),
@@ -173,7 +175,8 @@ def as_rule(rule: str | Path | Rule) -> Rule:
     path = Path(rule) if isinstance(rule, str | Path) else None
     if path is None or path.suffix not in (".toml", ".json"):
         raise InputError(
-            f"rule must be one of {', '.join(map(repr, RULES))} or the path of a .toml or .json file: got {rule!r}."
+            f"rule must be one of {', '.join(map(repr, RULES))} or the path of a .toml or .json file: got "
+            f"{rule!r}."
         )
     try:
         text = path.read_text(encoding="utf-8")
@@ -189,8 +192,8 @@ def rule_from(data: Any, where: str = "rule", name: str = "own") -> Rule:
     """A rule from its fields, as a file or `Rule.to_dict` has them.
 
     Args:
-        data: name, extends, source, support, contested_over_batch, contested_over_tokens, and the columns sgd and
-            adam: {"lr": {"batch": x, "tokens": y}, ..., "memory": "rate" or "half-life"}.
+        data: name, extends, source, support, contested_over_batch, contested_over_tokens, and the columns
+            sgd and adam: {"lr": {"batch": x, "tokens": y}, ..., "memory": "rate" or "half-life"}.
         where: what a fault is reported about.
         name: what the rule is called where `data` does not say.
 

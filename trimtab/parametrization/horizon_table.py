@@ -1,4 +1,5 @@
-"""A horizon and its rule as text, and the table of all rules for docs/horizon.md: generated from the records."""
+"""A horizon and its rule as text, and the table of all rules for docs/horizon.md: generated from the
+records."""
 
 from __future__ import annotations
 

@@ -6,8 +6,9 @@ A parameter of that role gets, at the base and at every other size alike,
 
     init x 2.0,  lr x 0.25,  weight decay x 1             beside what the rules give
 
-They change what the base *is*; the rules (u, s, clipping, coupled L2) go on to speak of size alone. So a base whose
-embedding rate or init scale is off can be mended at base, and does not carry its fault to every size.
+They change what the base *is*; the rules (u, s, clipping, coupled L2) go on to speak of size alone. So a
+base whose embedding rate or init scale is off can be mended at base, and does not carry its fault to every
+size.
 """
 
 from __future__ import annotations
@@ -39,24 +40,15 @@ class Multipliers:
         """Those that say something."""
         return {name: x for name, x in dataclasses.asdict(self).items() if x != 1}
 
-    def on(self, factors: Mapping[str, float]) -> dict[str, float]:
-        """An optimizer's factors of one parameter (lr, weight_decay, eps) with these multiplied in.
-
-        >>> Multipliers(lr=0.25, init=2.0).on({"lr": 0.5, "weight_decay": 2.0, "eps": 1.0})
-        {'lr': 0.125, 'weight_decay': 2.0, 'eps': 1.0}
-        """
-        return {name: x * getattr(self, name) for name, x in factors.items()}
-
 
 NUMBERS = tuple(field.name for field in dataclasses.fields(Multipliers))
 
 
-def read_roles(roles: Any, found: Collection[str] | None = None) -> dict[str, Multipliers]:
+def read_roles(roles: Any) -> dict[str, Multipliers]:
     """The multipliers of each role, checked.
 
     Args:
         roles: {role: {"init" | "lr" | "weight_decay" | "eps": number}}, or None.
-        found: the roles that the model's parameters have, where they are known.
 
     >>> read_roles({"input": {"lr": 0.25, "init": 2.0}})["input"].init
     2.0
@@ -72,10 +64,6 @@ def read_roles(roles: Any, found: Collection[str] | None = None) -> dict[str, Mu
     for role, numbers in roles.items():
         if role not in ROLES:
             problems.append(f"{role!r} is not one of {', '.join(ROLES)}")
-        elif found is not None and role not in found:
-            problems.append(
-                f"no parameter of this model has the role {role!r}: {', '.join(sorted(found))} are there"
-            )
         if not isinstance(numbers, Mapping):
             problems.append(f"{role!r} must be a table of {', '.join(NUMBERS)}: got {numbers!r}")
             continue
@@ -86,7 +74,8 @@ def read_roles(roles: Any, found: Collection[str] | None = None) -> dict[str, Mu
 
 
 def _fault(role: Any, key: Any, x: Any) -> str | None:
-    """Why a multiplier is none. Decay alone may be 0; what starts or learns at 0 is frozen, which is another thing."""
+    """Why a multiplier is none. Decay alone may be 0; what starts or learns at 0 is frozen, which is another
+    thing."""
     if key not in NUMBERS:
         return f"{role!r}: {key!r} is not one of {', '.join(NUMBERS)}"
     number = isinstance(x, int | float) and not isinstance(x, bool) and math.isfinite(x)
@@ -96,6 +85,14 @@ def _fault(role: Any, key: Any, x: Any) -> str | None:
     return None
 
 
-def to_dict(roles: Mapping[str, Multipliers]) -> dict[str, dict[str, float]]:
-    """For JSON; `read_roles` reads it back."""
-    return {role: multipliers.to_dict() for role, multipliers in roles.items()}
+def refuse_absent(roles: Mapping[str, Multipliers], found: Collection[str]) -> None:
+    """Raise where a role is multiplied that no parameter has.
+
+    Args:
+        found: the roles that the model's parameters have.
+    """
+    if absent := [role for role in roles if role not in found]:
+        raise faults(
+            "roles must be those that the model's parameters have:",
+            [f"no parameter is {role!r}; there are {', '.join(sorted(found))}" for role in absent],
+        )

@@ -46,8 +46,9 @@ def advice(
     if deeper or width != 1:
         notes.append(
             "choose a base that is wide and deep enough to behave like the target (width 64 or more, a few "
-            "blocks): what transfers is lr, schedule, momentum, decay as lr x wd, and init; dropout, "
-            "augmentation, batch size and training length do not."
+            "blocks): what transfers is lr, schedule, momentum, decay as lr x wd, and init. Batch size "
+            "and training length go by p.optimizer(horizon=trimtab.Horizon(batch=..., tokens=...)); dropout "
+            "and augmentation do not transfer."
         )
     return notes
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trimtab.parametrization import rules
+from trimtab.parametrization.multipliers import Multipliers
 from trimtab.parametrization.roles import Facts
 from trimtab.parametrization.rules import Scales, Scheme
 from trimtab.structure.graph import Graph
@@ -52,6 +53,7 @@ class Row:
     offset: bool = False
     muon: bool = False
     override: tuple[tuple[str, float], ...] = ()
+    multipliers: tuple[tuple[str, float], ...] = ()  # of its role, at the base and at every size
 
     @property
     def scales(self) -> Scales:
@@ -101,6 +103,7 @@ def row_of(
     branch: str | None,
     stack: str | None,
     numbers: Mapping[str, Any],
+    multipliers: Multipliers,
 ) -> Row:
     """The row of one parameter.
 
@@ -110,6 +113,7 @@ def row_of(
         offset: it is a gain stored as 1 + w.
         branch, stack: what they are called.
         numbers: the user's overrides.
+        multipliers: of its role; an override of the start stands in their place.
     """
     scales = Scales() if scheme.identity else _scales(f, scheme, gamma, fold)
     if "init" in numbers:
@@ -137,27 +141,35 @@ def row_of(
         override=tuple(
             sorted((k, float(v)) for k, v in numbers.items() if k in ("lr", "weight_decay", "eps"))
         ),
+        multipliers=tuple((k, v) for k, v in multipliers.to_dict().items() if k not in numbers),
     )
 
 
 def _scales(f: Facts, scheme: Scheme, gamma: float, fold: float) -> Scales:
     """kind x place x richness x folds (docs/theory.md, equation (6))."""
-    scales = Scales()
-    if scheme.width != "sp":
-        opposed = rules.opposed(f.kind, f.m_in, f.m_out)
-        start = f.m_in**-0.5 if opposed else None  # no rule: what planning proposes
-        scales *= rules.kind_scales(f.kind, f.m_in, f.m_out, init=start)  # type: ignore[arg-type]
-    if scheme.alpha is not None:
-        own = rules.place_scales(f.where, f.m_L, scheme.alpha, uses=f.reuse, zero_tail=f.zero_tail)  # type: ignore[arg-type]
-        scales *= own
-        for where, m_L in f.outer:
-            scales *= rules.place_scales(where, m_L, scheme.alpha)  # type: ignore[arg-type]
-    return (scales * rules.richness_scales(f.readout, gamma)).fold(fold)  # type: ignore[arg-type]
+    opposed = rules.opposed(f.kind, f.m_in, f.m_out)
+    scales = rules.scheme_scales(
+        scheme,
+        f.kind,
+        f.where,
+        m_in=f.m_in,
+        m_out=f.m_out,
+        m_L=f.m_L,
+        readout=f.readout,
+        gamma0=gamma,
+        uses=f.reuse,
+        zero_tail=f.zero_tail,
+        init=f.m_in**-0.5 if opposed else None,  # no rule: what planning proposes
+    )
+    for where, m_L in f.outer if scheme.alpha is not None else ():
+        scales *= rules.place_scales(where, m_L, scheme.alpha)
+    return scales.fold(fold)
 
 
 def row_from(r: dict[str, Any]) -> Row:
     """A row as it was saved in JSON."""
     for key in ("uses", "shape", "base_shape"):
         r[key] = tuple(r[key])
-    r["override"] = tuple((k, v) for k, v in r["override"])
+    for key in ("override", "multipliers"):
+        r[key] = tuple((k, v) for k, v in r.get(key, ()))
     return Row(**r)

@@ -20,6 +20,7 @@ from trimtab.errors import InputError, LawError, StructureError
 from trimtab.parametrization import meta_buffers
 from trimtab.parametrization.base_draws import prepare
 from trimtab.parametrization.folds import collect, readout_ratio
+from trimtab.parametrization.multipliers import Multipliers, read_roles, refuse_absent
 from trimtab.parametrization.names import template
 from trimtab.parametrization.notes import advice
 from trimtab.parametrization.overrides import Overrides
@@ -62,6 +63,7 @@ def parametrize(
     gamma0: float = 1.0,
     example: Any = None,
     overrides: Mapping[str, Any] | None = None,
+    roles: Mapping[str, Mapping[str, float]] | None = None,
     apply: bool = True,
 ) -> Parametrization:
     """Carry the hyperparameters of `base` over to `model`, whatever its width and depth.
@@ -76,6 +78,8 @@ def parametrize(
         example: the inputs of one forward: a tensor, a tuple of args or a dict of kwargs.
         overrides: {name pattern: a role, "branch", "skip", or {"init", "lr", "weight_decay", "eps",
             "init_law"}}.
+        roles: {role: {"init" | "lr" | "weight_decay" | "eps": multiplier}}, tuned at the base and carried
+            unchanged: pass the same ones with the base and with every other size.
         apply: rescale now. With False only the numbers are computed.
 
     >>> import torch
@@ -89,6 +93,7 @@ def parametrize(
     """
     scheme = as_scheme(scheme)
     example = check_arguments(model, base, gamma0, example)
+    multipliers = read_roles(roles)
     model, base = unwrap(model), unwrap(base)
     said = Overrides(overrides, [name for name, _ in model.named_parameters()])
     buffers = meta_buffers.numbers(model, base)
@@ -105,7 +110,15 @@ def parametrize(
         )
     compared, notes = _compare(traces, said, scheme)
     p = _plan(
-        compared, notes, scheme=scheme, gamma0=gamma0, said=said, model=model, base=base, buffers=buffers
+        compared,
+        notes,
+        scheme=scheme,
+        gamma0=gamma0,
+        said=said,
+        multipliers=multipliers,
+        model=model,
+        base=base,
+        buffers=buffers,
     )
     if apply:
         p.apply(model)
@@ -173,6 +186,7 @@ def _plan(
     scheme: Scheme,
     gamma0: float,
     said: Overrides,
+    multipliers: Mapping[str, Multipliers],
     model: nn.Module,
     base: nn.Module,
     buffers: Mapping[str, float],
@@ -182,6 +196,7 @@ def _plan(
     if scheme.width == "ntk":  # docs/theory.md, equation (12)
         gamma = gamma0 * readout_ratio(c) ** -0.5
     folds = collect(c, gamma)
+    refuse_absent(multipliers, {f.role for f in c.facts.values()})
     branches = branches_of(c.model)
     stacks = stack_names(branches)
     rows = {
@@ -194,6 +209,7 @@ def _plan(
             branch=branches[f.branches[0]][0].name if f.branches else None,
             stack=stacks[f.stack] if f.stack is not None else None,
             numbers=said.numbers(name),
+            multipliers=multipliers.get(f.role, Multipliers()),
         )
         for name, f in c.facts.items()
     }
@@ -222,7 +238,10 @@ def _without_integers(rows: Mapping[str, Row], model: nn.Module) -> tuple[dict[s
     """Numbers that are not floating point (quantised weights, indices, masks) stay as they are: rows of ones,
     a note."""
     names = [name for name, q in model.named_parameters() if name in rows and not adjustable(q)]
-    ones = {n: dataclasses.replace(rows[n], init=1.0, u=1.0, s=1.0, fold=1.0, override=()) for n in names}
+    ones = {
+        n: dataclasses.replace(rows[n], init=1.0, u=1.0, s=1.0, fold=1.0, override=(), multipliers=())
+        for n in names
+    }
     if not names:
         return dict(rows), []
     shown = ", ".join(names[:3]) + ("..." if len(names) > 3 else "")

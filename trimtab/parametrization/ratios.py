@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from trimtab.errors import StructureError
 from trimtab.parametrization.overrides import ROLES
+from trimtab.parametrization.rules import Kind
 from trimtab.structure.graph import Graph
 from trimtab.structure.uses import Use
 
@@ -66,7 +67,7 @@ class Twins:
 class Ratios:
     """What the rules need of a parameter. `tied`: it is both embedding and readout, or used in two ways."""
 
-    kind: str  # "matrix" | "elementwise" | "scalar"
+    kind: Kind
     m_in: float
     m_out: float
     fans: Fans

@@ -12,6 +12,7 @@ from torch import nn
 
 from trimtab.errors import faults
 from trimtab.structure.trace import adjustable
+from trimtab.torch_internals import COMPILED
 
 
 def check_arguments(model: Any, base: Any, gamma0: Any, example: Any) -> Any:
@@ -43,11 +44,10 @@ def check_arguments(model: Any, base: Any, gamma0: Any, example: Any) -> Any:
 
 def unwrap(model: nn.Module) -> nn.Module:
     """The model inside torch.compile or a parallel wrapper: parametrize looks at what was written."""
-    for inner in ("_orig_mod", "module"):
-        child = model._modules.get(inner)
-        if child is not None and len(model._modules) == 1 and not model._parameters:
-            return unwrap(child)
-    return model
+    children = dict(model.named_children())
+    inner = [child for name, child in children.items() if name in (COMPILED, "module")]
+    alone = len(children) == 1 and next(model.parameters(recurse=False), None) is None
+    return unwrap(inner[0]) if inner and alone else model
 
 
 def _memory_faults(model: nn.Module, base: nn.Module) -> list[str]:

@@ -21,16 +21,19 @@ from torch import Tensor, nn
 from trimtab.errors import InputError, LawError
 from trimtab.parametrization import groups as grouping
 from trimtab.parametrization.base_draws import Draw
+from trimtab.parametrization.carrying import Carry
 from trimtab.parametrization.clipping import clip
+from trimtab.parametrization.decay import Decay, as_decay
 from trimtab.parametrization.groups import Factors, NoDecay, Only
+from trimtab.parametrization.horizon import Horizon
 from trimtab.parametrization.init_measurement import measure
 from trimtab.parametrization.meta_buffers import confirm
-from trimtab.parametrization.optimizers import default, family
+from trimtab.parametrization.optimizers import family
 from trimtab.parametrization.parameters import Branch, Row, row_from
-from trimtab.parametrization.rules import Family, Scheme
+from trimtab.parametrization.rules import Scheme
 from trimtab.parametrization.table import render, rich_table
 from trimtab.parametrization.wrapped import parameters_inside
-from trimtab.structure.tails import scaled
+from trimtab.structure.proofs import scaled
 from trimtab.structure.trace import adjustable
 
 FORMAT = 1
@@ -53,6 +56,7 @@ class Parametrization:
         buffers: one-element buffers that the meta device hid, as they were planned with.
         model: where the parameters are; None for a plan that was read from JSON: pass `model=` to `groups`
             and the rest.
+        horizon, decay: batch and length, and what weight decay keeps, where `groups` is not told.
     """
 
     def __init__(
@@ -69,12 +73,15 @@ class Parametrization:
         draws: Mapping[str, Draw] | None = None,
         buffers: Mapping[str, float] | None = None,
         model: nn.Module | None = None,
+        horizon: Horizon | None = None,
+        decay: str | Decay = "product",
     ):
         self.rows, self.branches, self.depth = rows, branches, depth
         self.scheme, self.gamma0, self.width, self.notes = scheme, gamma0, width, notes
         self._aliases, self._draws, self._buffers = dict(aliases), draws, dict(buffers or {})
         self._models: list[nn.Module] = [] if model is None else [model]  # the model, then its wrappers
-        self._families: dict[Any, Family] = {}  # of the optimizers whose groups were made
+        self.horizon, self.decay = horizon, as_decay(decay)  # what groups were made with last
+        self._carries: dict[Any, Carry] = {}  # of the optimizers whose groups were made
         self._exempt: set[str] = set()  # names that some groups do not decay, and names that some do
         self._decayed: set[str] = set()
 
@@ -129,13 +136,19 @@ class Parametrization:
         self._models = [model]
         return self
 
+    def with_rows(self, rows: dict[str, Row]) -> Parametrization:
+        """The same parametrization with other numbers."""
+        other = copy.copy(self)
+        other.rows, other.notes = dict(rows), list(self.notes)
+        return other
+
     def on(self, model: nn.Module) -> Parametrization:
         """The same numbers for another draw of the same model, rescaled by the laws found before, not
         measured again."""
         self._rescale(model)
         other = copy.copy(self)
         other.rows, other.notes, other._models = dict(self.rows), list(self.notes), [model]
-        other._families, other._exempt, other._decayed = dict(self._families), set(), set()
+        other._carries, other._exempt, other._decayed = dict(self._carries), set(), set()
         return other
 
     def _rescale(self, model: nn.Module) -> None:
@@ -180,21 +193,29 @@ class Parametrization:
             )
             raise LawError("\n".join([law, *(f"  - {p}" for p in problems[:8]), cure]))
         for name, (law, value) in laws.items():
-            rescale = self.rows[name].init / value
+            row = self.rows[name]
+            rescale = row.init * dict(row.multipliers).get("init", 1.0) / value
             rescale = 1.0 if math.isclose(rescale, 1.0, rel_tol=1e-12) else rescale
-            self.rows[name] = dataclasses.replace(self.rows[name], rescale=rescale, law=law)
+            self.rows[name] = dataclasses.replace(row, rescale=rescale, law=law)
 
     # -- optimizers ------------------------------------------------------------------------------------------
 
-    def factors(self, cls: Any, **hyper: Any) -> Factors:
+    def factors(
+        self, cls: Any, *, horizon: Horizon | None = None, decay: str | Decay | None = None, **hyper: Any
+    ) -> Factors:
         """{name: {"lr", "weight_decay", "eps"}} to multiply the base's hyperparameters by.
 
         Args:
             cls: optimizer class.
             hyper: flags that matter to the law, such as adjust_lr_fn or decoupled_weight_decay. An optimizer
                 that is not torch's own is tried at `lr` and the rest of them.
+            horizon, decay: as in `groups`.
         """
-        return grouping.factor_table(self.rows, self.scheme, family(cls, hyper), hyper)
+        carry = Carry.of(cls, family(cls, hyper), hyper, horizon or self.horizon, decay or self.decay)
+        return self._table(carry, hyper)
+
+    def _table(self, carry: Carry, hyper: Mapping[str, Any]) -> Factors:
+        return carry.table(grouping.factor_table(self.rows, self.scheme, carry.family, hyper), self.rows)
 
     def groups(
         self,
@@ -204,30 +225,37 @@ class Parametrization:
         model: nn.Module | None = None,
         only: Only = None,
         no_decay: NoDecay = None,
+        horizon: Horizon | None = None,
+        decay: str | Decay | None = None,
         **hyper: Any,
     ) -> list[dict[str, Any]]:
         """Parameter groups with the factors multiplied in; parameters with the same numbers share a group.
 
         Args:
             cls: optimizer class the groups are for.
-            lr: base learning rate, independent of width and depth.
+            lr: base learning rate, independent of width, depth, batch and length.
             model: the wrapped model, where the parameters to train are no longer those that were
                 parametrized.
             only: "matrices" (hidden, 2-D: what Muon takes), "rest", a name pattern or a function of a row.
             no_decay: parameters with weight decay 0: a name pattern, a list of them or a function of a row,
                 such as `["*.bias", "*norm*"]` or `lambda row: len(row.shape) < 2`.
+            horizon: batch and length over the base's; lr, decay, eps, betas and momentum follow its rule.
+                Default: what was given last, or saved.
+            decay: what weight decay keeps: "product" (lr x wd), "root", "value" (wd itself), "tokens" or
+                "epochs" (the timescale 1/(lr wd)). Default: what was given last or saved; at first "product".
             hyper: the optimizer's other hyperparameters, as for the base.
         """
         grouping.check_rate(lr)
         exempt = grouping.exempt(self.rows, self._aliases, no_decay)
-        fam = self._families[cls] = family(cls, hyper, float(lr))
+        fam = family(cls, hyper, float(lr))
+        carry = Carry.of(cls, fam, hyper, horizon or self.horizon, decay or self.decay)
         params = self.named_parameters(model)
         if only is None:
             self._refuse_strangers(model, params)
-        factors = grouping.factor_table(self.rows, self.scheme, fam, hyper)
-        coupled = fam.decay == "coupled" and hyper.get("weight_decay", default(cls, "weight_decay"))
-        if coupled and not self.scheme.identity and COUPLED not in self.notes:
-            self.notes.append(COUPLED)
+        factors = self._table(carry, hyper)
+        coupled = fam.decay == "coupled" and carry.hyper.get("weight_decay")
+        notes = [COUPLED] if coupled and not self.scheme.identity else []
+        notes += carry.notes(float(lr), grown=self._grown)
         chosen = {name: params[name] for name in grouping.choose(self.rows, only)}
         for name in chosen:
             if not params[name].requires_grad:
@@ -235,10 +263,17 @@ class Parametrization:
             (self._exempt if name in exempt else self._decayed).add(name)
             if name in exempt:
                 factors[name] |= {"weight_decay": 0.0}
-        made = grouping.make_groups(cls, lr, chosen, self.rows, factors, fam, hyper)
+        made = grouping.make_groups(cls, lr, chosen, self.rows, factors, fam, hyper, carry.memories)
+        self._carries[cls], self.horizon, self.decay = carry, horizon or self.horizon, carry.decay
+        self.notes += [note for note in notes if note not in self.notes]
         if model is not None and not any(known is model for known in self._models):
             self._models.append(model)
         return made
+
+    @property
+    def _grown(self) -> bool:
+        depths = self.depth.values() if isinstance(self.depth, dict) else [self.depth]
+        return not self.scheme.identity and (self.width != 1 or any(m != 1 for m in depths))
 
     def _refuse_strangers(self, model: nn.Module | None, params: Mapping[str, nn.Parameter]) -> None:
         """Parameters added after parametrize (a head, an adapter) have no factors, and would silently not be
@@ -261,10 +296,14 @@ class Parametrization:
         model: nn.Module | None = None,
         only: Only = None,
         no_decay: NoDecay = None,
+        horizon: Horizon | None = None,
+        decay: str | Decay | None = None,
         **hyper: Any,
     ) -> Any:
         """The optimizer, built on `groups`."""
-        groups = self.groups(cls, lr, model=model, only=only, no_decay=no_decay, **hyper)
+        groups = self.groups(
+            cls, lr, model=model, only=only, no_decay=no_decay, horizon=horizon, decay=decay, **hyper
+        )
         optimizer = cls(groups, lr=lr, **hyper)
         # Adagrad's state starts in units of g^2
         if hyper.get("initial_accumulator_value") and not self.scheme.identity:
@@ -290,6 +329,8 @@ class Parametrization:
         expected = self._factors_by_group(optimizer)
         undecayed = grouping.groups_without_decay(optimizer, self._names(), self._exempt, self._decayed)
         grouping.check_factors(optimizer, expected, undecayed)
+        if (carry := self._carries.get(type(optimizer))) is not None:
+            carry.check(optimizer)
 
     def _names(self) -> dict[int, str]:
         """The name of each parameter, by identity, of all the models this parametrization has met."""
@@ -297,8 +338,11 @@ class Parametrization:
 
     def _factors_by_group(self, optimizer: Any) -> list[dict[str, float]]:
         flags = dict(optimizer.defaults)
-        fam = self._families.get(type(optimizer)) or family(type(optimizer), flags)
-        expected = grouping.factor_table(self.rows, self.scheme, fam, flags)
+        carry = self._carries.get(type(optimizer))
+        if carry is None:
+            cls = type(optimizer)
+            carry = Carry.of(cls, family(cls, flags), flags, self.horizon, self.decay)
+        expected = self._table(carry, flags)
         return grouping.factors_by_group(optimizer, self._names(), expected)
 
     def clip_grad_norm_(self, max_norm: float, model: nn.Module | None = None) -> Tensor:
@@ -331,6 +375,8 @@ class Parametrization:
             rows=[dataclasses.asdict(r) for r in self.rows.values()],
             aliases=self._aliases,
             notes=self.notes,
+            horizon=None if self.horizon is None else self.horizon.to_dict(),
+            decay=dataclasses.asdict(self.decay),
         )
         return json.dumps(data)
 
@@ -356,6 +402,8 @@ class Parametrization:
                 width=data["width"],
                 notes=list(data["notes"]),
                 aliases=dict(data["aliases"]),
+                horizon=None if data.get("horizon") is None else Horizon.from_dict(data["horizon"]),
+                decay=Decay(**data["decay"]) if "decay" in data else "product",
             )
         except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
             raise InputError(
@@ -365,14 +413,14 @@ class Parametrization:
     def differences(self, other: Parametrization) -> list[str]:
         """What a resume would change: one line for each number that differs, none when all agree."""
         found = []
-        for key in ("scheme", "gamma0", "depth"):
+        for key in ("scheme", "gamma0", "depth", "horizon", "decay"):
             if getattr(self, key) != getattr(other, key):
                 found.append(f"{key}: {getattr(self, key)} here, {getattr(other, key)} there")
         for name in self.rows.keys() ^ other.rows.keys():
             found.append(f"{name}: only {'here' if name in self.rows else 'there'}")
         for name in self.rows.keys() & other.rows.keys():
             a, b = self.rows[name], other.rows[name]
-            for key in ("role", "place", "shape", "init", "u", "s", "override"):
+            for key in ("role", "place", "shape", "init", "u", "s", "override", "multipliers"):
                 x, y = getattr(a, key), getattr(b, key)
                 same = math.isclose(x, y, rel_tol=1e-9) if isinstance(x, float) else x == y
                 if not same:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Literal
 
 from trimtab.errors import StructureError
 from trimtab.parametrization.depths import Depths
@@ -17,10 +18,13 @@ from trimtab.parametrization.names import Siblings, template
 from trimtab.parametrization.overrides import Overrides
 from trimtab.parametrization.pairing import Pairing
 from trimtab.parametrization.ratios import Fans, Ratios, Twins, ratios
+from trimtab.parametrization.rules import Kind, Where
 from trimtab.structure import operations
 from trimtab.structure.graph import Graph
 from trimtab.structure.trace import Node, adjustable
 from trimtab.structure.uses import Use
+
+Readout = Literal["weight", "bias"] | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,18 +36,18 @@ class Facts:
     shape: tuple[int, ...]
     base_shape: tuple[int, ...]
     role: str
-    kind: str  # of the rules: "matrix" | "elementwise" | "scalar"
+    kind: Kind
     m_in: float
     m_out: float
-    where: str = "outside"
+    where: Where = "outside"
     m_L: float = 1.0
     branches: tuple[int, ...] = ()
     stack: int | None = None
     uses: tuple[str, ...] = ()
     reuse: float = 1.0  # how many times more often a shared parameter is used
     zero_tail: bool = False
-    outer: tuple[tuple[str, float], ...] = ()  # (place, m_L) in enclosing branches
-    readout: str | None = None  # "weight" | "bias" of the network's readout
+    outer: tuple[tuple[Where, float], ...] = ()  # (place, m_L) in enclosing branches
+    readout: Readout = None  # of the network's readout, or None
     tied: bool = False
     first: bool = False  # takes the model's input
     partner: str | None = None  # the weight whose bias this is
@@ -237,7 +241,7 @@ def _first(graph: Graph, name: str) -> bool:
     )
 
 
-def _readout(graph: Graph, name: str, tied: bool) -> str | None:
+def _readout(graph: Graph, name: str, tied: bool) -> Readout:
     if name in graph.readouts and not tied:
         return "weight"
     return "bias" if any(name in biases for biases in graph.readouts.values()) else None

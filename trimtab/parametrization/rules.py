@@ -218,6 +218,38 @@ def richness_scales(readout: Literal["weight", "bias"] | None, gamma0: float) ->
     return Scales(u=gamma0, s=1 / gamma0)
 
 
+def scheme_scales(
+    scheme: Scheme,
+    kind: Kind,
+    where: Where,
+    *,
+    m_in: float,
+    m_out: float,
+    m_L: float,
+    readout: Literal["weight", "bias"] | None = None,
+    gamma0: float = 1.0,
+    uses: float = 1.0,
+    zero_tail: bool = False,
+    init: float | None = None,
+) -> Scales:
+    """kind x place x richness under a scheme (docs/theory.md, equation (6)); arguments as in those three.
+
+    Args:
+        gamma0: richness; under "ntk" with its factor m^-1/2, m the ratio of the readout's fan-in.
+
+    >>> scheme_scales(SCHEMES["depth-mup"], "matrix", "tail", m_in=4.0, m_out=4.0, m_L=4.0)
+    Scales(init=0.25, u=0.0625, s=0.25)
+    """
+    if scheme.identity:
+        return Scales()
+    scales = Scales()
+    if scheme.width != "sp":
+        scales *= kind_scales(kind, m_in, m_out, init=init)
+    if scheme.alpha is not None:
+        scales *= place_scales(where, m_L, scheme.alpha, uses=uses, zero_tail=zero_tail)
+    return scales * richness_scales(readout, gamma0)
+
+
 # -- optimizers ----------------------------------------------------------------------------------------------
 
 

@@ -12,8 +12,9 @@ from torch import nn
 
 from trimtab.errors import InputError
 from trimtab.parametrization.parameters import Row
+from trimtab.torch_internals import WRAPPER_PREFIXES
 
-PREFIXES = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+PREFIXES = ("module.", *WRAPPER_PREFIXES)
 
 
 def parameters_inside(

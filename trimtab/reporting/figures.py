@@ -1,7 +1,8 @@
 """The report's figures as plain Plotly JSON: SVG traces only, aggregated, at most about 5,000 marks each.
 
-Colours are names that the page resolves for light and dark: "@2/5" is the third of five sizes on a sequential scale, "#1" the
-second scheme, "@ink", "@muted" and "@grid" follow the page. Rates are drawn at their log2, labelled 2^x.
+Colours are names that the page resolves for light and dark: "@2/5" is the third of five sizes on a sequential
+scale, "#1" the second scheme, "@ink", "@muted" and "@grid" follow the page. Rates are drawn at their log2,
+labelled 2^x.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trimtab.optima.sources import Table, numbers, records
+from trimtab.optima.tables import Table, numbers, records
 from trimtab.optima.transfers import Transfer
-from trimtab.optima.wording import between, named, number, power, regret
+from trimtab.optima.wording import between, hp_name, number, power, regret
 
 Figure = dict[str, Any]
 MARKS = 5000
@@ -34,7 +35,7 @@ def place(t: Transfer, value: float) -> float:
 
 
 def rate_axis(t: Transfer, values: Sequence[float]) -> Figure:
-    axis: Figure = {"title": {"text": named(t.hp)}, "zeroline": False}
+    axis: Figure = {"title": {"text": hp_name(t.hp)}, "zeroline": False}
     if t.axis == "log2" and len(values):
         low, high = math.floor(min(values)), math.ceil(max(values))
         step = max(1, round((high - low) / 5))
@@ -73,75 +74,98 @@ class Limits(NamedTuple):
         return out
 
 
-def curves(t: Transfer, cells: Table, limits: Limits) -> Figure:
+HOVER = "%{text}<extra></extra>"
+
+
+def _trace(mode: str, name: str, group: str, x: list[float], y: list[float], **more: Any) -> Figure:
+    """One scatter trace; `group` is what the page's legend switches on and off."""
+    return {"type": "scatter", "mode": mode, "name": name, "meta": group, "x": x, "y": y, **more}
+
+
+def _series(t: Transfer, j: int, x: list[float], y: list[float], error: Figure, words: list[str]) -> Figure:
+    """One scheme's line over sizes with its intervals."""
+    return _trace(
+        "lines+markers",
+        safe(t.scheme),
+        t.scheme,
+        x,
+        y,
+        line={"color": f"#{j}", "width": 1.5, "dash": DASHES[j % 6]},
+        marker={"color": f"#{j}", "size": 9, "symbol": SYMBOLS[j % 6]},
+        error_y=_error_bars(error, f"#{j}", 5),
+        text=words,
+        hovertemplate=HOVER,
+    )
+
+
+def _error_bars(ends: Figure, colour: str, width: int) -> Figure:
+    return {"type": "data", "symmetric": False, "color": colour, "thickness": 1.5, "width": width} | ends
+
+
+def _thin(rows: Table, most: int) -> Table:
+    """At most so many rows, evenly spread."""
+    if len(rows) <= most:
+        return rows
+    return rows.iloc[np.unique(np.linspace(0, len(rows) - 1, most).round().astype(int))]
+
+
+def curves(t: Transfer, limits: Limits) -> Figure:
     """Loss against rate, one line per size, the optimum with its interval, a cross where runs first fail to
     train."""
     sizes = t.optima[t.over].tolist()
     each = max(2, MARKS // (2 * max(len(sizes), 1)))
-    seeds = _seeds(t, cells)
+    seeds = _seeds(t)
     data = []
     for i, size in enumerate(sizes):
-        colour, group = f"@{i}/{len(sizes)}", f"{size:g}"
+        colour = f"@{i}/{len(sizes)}"
         points = t.points[t.points[t.over] == size]
-        fine = points[points["fine"]]
-        fine = (
-            fine.iloc[np.unique(np.linspace(0, len(fine) - 1, each).round().astype(int))]
-            if len(fine) > each
-            else fine
-        )
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "lines+markers",
-                "name": f"{t.over} {size:g}",
-                "meta": group,
-                "x": [place(t, v) for v in fine[t.hp]],
-                "y": fine["mean"].tolist(),
-                "line": {"color": colour, "width": 2},
-                "marker": {"color": colour, "size": 5},
-                "text": [
-                    f"{t.over} {size:g}, {safe(t.hp)} {number(v)}<br>{seeds.get((size, v), '')}"
-                    for v in fine[t.hp]
-                ],
-                "hovertemplate": "%{text}<extra></extra>",
-            }
-        )
+        fine = _thin(points[points["fine"]], each)
+        data.append(_curve(t, size, fine, colour, seeds))
         bad = points[points["unstable"] > 0]
-        first = (
-            bad[bad[t.hp] > (fine[t.hp].max() if len(fine) else -math.inf)].head(1)
-            if len(fine)
-            else bad.head(1)
-        )
+        first = (bad[bad[t.hp] > fine[t.hp].max()] if len(fine) else bad).head(1)
         if len(first):
-            row = first.iloc[0]
-            words = f"{t.over} {size:g}, {safe(t.hp)} {number(row[t.hp])}<br>{int(row['unstable'])} of {int(row['runs'])} runs do not train"
-            top = limits.at(1 - 0.035 * (i + 0.7))
-            data.append(
-                _dot(
-                    group,
-                    place(t, row[t.hp]),
-                    top,
-                    colour,
-                    "x-thin",
-                    words,
-                    line={"color": colour, "width": 2},
-                )
-            )
+            data.append(_cross(t, size, first.iloc[0], limits.at(1 - 0.035 * (i + 0.7)), colour))
         row = t.optima[t.optima[t.over] == size].iloc[0]
         if math.isfinite(row["optimum"]) and math.isfinite(row["loss"]):
-            x = place(t, row["optimum"])
-            words = f"{t.over} {size:g}: best {safe(t.hp)} {number(row['optimum'])}<br>{between(row, t.axis)}<br>{row['status']}"
-            bars = {
-                "type": "data",
-                "symmetric": False,
-                "color": colour,
-                "thickness": 1.5,
-                "width": 4,
-            } | _bars(t, row, x)
-            data.append(_dot(group, x, row["loss"], colour, "diamond", words, error_x=bars))
+            data.append(_diamond(t, size, row, colour))
     xs = [place(t, v) for v in t.points[t.hp]]
     layout = {"xaxis": rate_axis(t, xs), "yaxis": limits.axis(t.metric.replace("_", " ")), "height": 340}
     return {"data": data, "layout": layout}
+
+
+def _curve(
+    t: Transfer, size: float, fine: Table, colour: str, seeds: Mapping[tuple[float, float], str]
+) -> Figure:
+    """The mean loss at each rate where all seeds train; hovering shows the seeds."""
+    head = f"{t.over} {size:g}, {safe(t.hp)}"
+    return _trace(
+        "lines+markers",
+        f"{t.over} {size:g}",
+        f"{size:g}",
+        [place(t, v) for v in fine[t.hp]],
+        fine["mean"].tolist(),
+        line={"color": colour, "width": 2},
+        marker={"color": colour, "size": 5},
+        text=[f"{head} {number(v)}<br>{seeds.get((size, v), '')}" for v in fine[t.hp]],
+        hovertemplate=HOVER,
+    )
+
+
+def _cross(t: Transfer, size: float, row: Any, top: float, colour: str) -> Figure:
+    """The first rate at which runs do not train."""
+    words = f"{t.over} {size:g}, {safe(t.hp)} {number(row[t.hp])}<br>"
+    words += f"{int(row['unstable'])} of {int(row['runs'])} runs do not train"
+    line = {"color": colour, "width": 2}
+    return _dot(f"{size:g}", place(t, row[t.hp]), top, colour, "x-thin", words, line=line)
+
+
+def _diamond(t: Transfer, size: float, row: Any, colour: str) -> Figure:
+    """The optimum with its interval."""
+    x = place(t, row["optimum"])
+    words = f"{t.over} {size:g}: best {safe(t.hp)} {number(row['optimum'])}<br>"
+    words += f"{between(row, t.axis)}<br>{row['status']}"
+    bars = _error_bars(_bars(t, row, x), colour, 4)
+    return _dot(f"{size:g}", x, row["loss"], colour, "diamond", words, error_x=bars)
 
 
 def _dot(
@@ -154,50 +178,34 @@ def _dot(
     line: Figure | None = None,
     **more: Any,
 ) -> Figure:
-    marker = {
-        "color": colour,
-        "size": 11,
-        "symbol": symbol,
-        "line": line or {"color": "@paper", "width": 1.5},
-    }
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": "",
-        "meta": group,
-        "x": [x],
-        "y": [y],
-        "marker": marker,
-        "text": [words],
-        "hovertemplate": "%{text}<extra></extra>",
-        **more,
-    }
+    rim = line or {"color": "@paper", "width": 1.5}
+    marker = {"color": colour, "size": 11, "symbol": symbol, "line": rim}
+    return _trace("markers", "", group, [x], [y], marker=marker, text=[words], hovertemplate=HOVER, **more)
 
 
 def _bars(t: Transfer, row: Mapping[str, Any], x: float, reach: float = 20.0) -> Figure:
-    low = (
-        place(t, row["low"])
-        if math.isfinite(row["low"]) and (row["low"] > 0 or t.axis == "linear")
-        else x - reach
-    )
+    """How far an interval reaches from x; open ends run off the figure."""
+    closed = math.isfinite(row["low"]) and (row["low"] > 0 or t.axis == "linear")
+    low = place(t, row["low"]) if closed else x - reach
     high = place(t, row["high"]) if math.isfinite(row["high"]) else x + reach
     return {"array": [max(high - x, 0.0)], "arrayminus": [max(x - low, 0.0)]}
 
 
-def _seeds(t: Transfer, cells: Table, most: int = 6) -> dict[tuple[float, float], str]:
+def _seeds(t: Transfer, most: int = 6) -> dict[tuple[float, float], str]:
     """What hovering shows: each run at a size and rate, a few of them when there are many."""
     out = {}
-    for key, runs in cells.groupby([t.over, t.hp], sort=False):
-        shown = [
+    for key, runs in t.line.cells.groupby([t.over, t.hp], sort=False):
+        words = [
             f"seed {int(s)}: {number(y, 4)}" if ok else f"seed {int(s)}: {safe(state)}"
             for s, y, ok, state in zip(runs["seed"], runs["y"], runs["stable"], runs["state"], strict=True)
         ][:most]
-        out[key] = "<br>".join(shown) + (f"<br>and {len(runs) - most} more" if len(runs) > most else "")
+        out[key] = "<br>".join(words) + (f"<br>and {len(runs) - most} more" if len(runs) > most else "")
     return out
 
 
 def limits(every: Sequence[Transfer]) -> Limits:
-    """One vertical range for schemes side by side: from the best loss to where curves are no longer worth comparing."""
+    """One vertical range for schemes side by side: from the best loss to where curves are no longer worth
+    comparing."""
     fine = (
         np.concatenate([numbers(t.points.loc[t.points["fine"], "mean"]) for t in every])
         if every
@@ -213,59 +221,32 @@ def limits(every: Sequence[Transfer]) -> Limits:
     return Limits(low - 0.08 * pad, high + 0.25 * pad, False)
 
 
+def _nudge(j: int, every: Sequence[Transfer]) -> float:
+    """Schemes stand a little beside each other."""
+    return (j - (len(every) - 1) / 2) * 0.08
+
+
 def positions(every: Sequence[Transfer]) -> Figure:
     """Optimum against size with intervals, one series per scheme; open ends run off the figure."""
     data, ends = [], []
     for j, t in enumerate(every):
-        nudge = (j - (len(every) - 1) / 2) * 0.08
         rows = t.optima[np.isfinite(t.optima["optimum"])]
-        x = [math.log2(v) + nudge for v in rows[t.over]]
+        x = [math.log2(v) + _nudge(j, every) for v in rows[t.over]]
         y = [place(t, v) for v in rows["optimum"]]
         bars = [_bars(t, row, at) for row, at in zip(records(rows), y, strict=True)]
-        ends += [
-            e
-            for b, at in zip(bars, y, strict=True)
-            for e in (at - b["arrayminus"][0], at + b["array"][0])
-            if abs(e - at) < 15
-        ] + y
+        for b, at in zip(bars, y, strict=True):
+            ends += [e for e in (at - b["arrayminus"][0], at + b["array"][0]) if abs(e - at) < 15]
+        ends += y
         words = [
-            f"{safe(t.scheme)}, {t.over} {row[t.over]:g}: {number(row['optimum'])}<br>{between(row, t.axis)}<br>{row['status']}"
+            f"{safe(t.scheme)}, {t.over} {row[t.over]:g}: {number(row['optimum'])}<br>"
+            f"{between(row, t.axis)}<br>{row['status']}"
             for row in records(rows)
         ]
-        error = {
-            "type": "data",
-            "symmetric": False,
-            "array": [b["array"][0] for b in bars],
-            "arrayminus": [b["arrayminus"][0] for b in bars],
-            "color": f"#{j}",
-            "thickness": 1.5,
-            "width": 5,
-        }
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "lines+markers",
-                "name": safe(t.scheme),
-                "meta": t.scheme,
-                "x": x,
-                "y": y,
-                "line": {"color": f"#{j}", "width": 1.5, "dash": DASHES[j % 6]},
-                "marker": {"color": f"#{j}", "size": 9, "symbol": SYMBOLS[j % 6]},
-                "error_y": error,
-                "text": words,
-                "hovertemplate": "%{text}<extra></extra>",
-            }
-        )
+        error = {side: [b[side][0] for b in bars] for side in ("array", "arrayminus")}
+        data.append(_series(t, j, x, y, error, words))
     t = every[0]
-    vertical = rate_axis(t, ends or [0.0, 1.0])
-    return {
-        "data": data,
-        "layout": {
-            "xaxis": size_axis(every),
-            "yaxis": vertical | {"title": {"text": f"best {named(t.hp)}"}},
-            "height": 340,
-        },
-    }
+    vertical = rate_axis(t, ends or [0.0, 1.0]) | {"title": {"text": f"best {hp_name(t.hp)}"}}
+    return {"data": data, "layout": {"xaxis": size_axis(every), "yaxis": vertical, "height": 340}}
 
 
 def size_axis(every: Sequence[Transfer]) -> Figure:
@@ -279,11 +260,10 @@ def size_axis(every: Sequence[Transfer]) -> Figure:
 
 
 def stability(t: Transfer) -> Figure:
-    """Which sizes train at which rates: filled where all seeds do, half where some do, a cross where none does."""
+    """Which sizes train at which rates: filled where all seeds do, half where some do, a cross where none
+    does."""
     sizes = t.optima[t.over].tolist()
-    points = t.points
-    if len(points) > MARKS:
-        points = points.iloc[np.unique(np.linspace(0, len(points) - 1, MARKS).round().astype(int))]
+    points = _thin(t.points, MARKS)
     kinds = [
         ("all seeds train", "square", "@stable"),
         ("some seeds train", "diamond-open", "@some"),
@@ -298,24 +278,13 @@ def stability(t: Transfer) -> Figure:
         if not len(rows):
             continue
         words = [
-            f"{t.over} {r[t.over]:g}, {safe(t.hp)} {number(r[t.hp])}<br>{int(r['stable'])} of {int(r['runs'])} train"
+            f"{t.over} {r[t.over]:g}, {safe(t.hp)} {number(r[t.hp])}<br>"
+            f"{int(r['stable'])} of {int(r['runs'])} train"
             for r in records(rows)
         ]
         marker = {"symbol": symbol, "size": 12, "color": colour, "line": {"color": colour, "width": 2}}
-        y = [sizes.index(s) for s in rows[t.over]]
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": name,
-                "meta": name,
-                "x": [place(t, v) for v in rows[t.hp]],
-                "y": y,
-                "marker": marker,
-                "text": words,
-                "hovertemplate": "%{text}<extra></extra>",
-            }
-        )
+        x, y = [place(t, v) for v in rows[t.hp]], [sizes.index(s) for s in rows[t.over]]
+        data.append(_trace("markers", name, name, x, y, marker=marker, text=words, hovertemplate=HOVER))
     layout = {"xaxis": rate_axis(t, [place(t, v) for v in t.points[t.hp]]), "height": 130 + 34 * len(sizes)}
     layout["yaxis"] = {
         "title": {"text": t.over},
@@ -333,66 +302,21 @@ def regrets(every: Sequence[Transfer]) -> Figure:
     top = max([*finite, 1e-3]) * 1.15
     data = []
     for j, t in enumerate(every):
-        nudge = (j - (len(every) - 1) / 2) * 0.08
-        rows = t.regret
-        known = rows[np.isfinite(rows["regret"])]
+        rows, nudge = t.regret, _nudge(j, every)
+        known, lost = rows[np.isfinite(rows["regret"])], rows[np.isposinf(rows["regret"])]
         error = {
-            "type": "data",
-            "symmetric": False,
             "array": (known["high"] - known["regret"]).tolist(),
             "arrayminus": (known["regret"] - known["low"]).tolist(),
-            "color": f"#{j}",
-            "thickness": 1.5,
-            "width": 5,
         }
         words = [f"{safe(t.scheme)}, {t.over} {r[t.over]:g}: {regret(r)}" for r in records(known)]
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "lines+markers",
-                "name": safe(t.scheme),
-                "meta": t.scheme,
-                "x": [math.log2(v) + nudge for v in known[t.over]],
-                "y": known["regret"].tolist(),
-                "line": {"color": f"#{j}", "width": 1.5, "dash": DASHES[j % 6]},
-                "marker": {"color": f"#{j}", "size": 9, "symbol": SYMBOLS[j % 6]},
-                "error_y": error,
-                "text": words,
-                "hovertemplate": "%{text}<extra></extra>",
-            }
-        )
-        lost = rows[np.isposinf(rows["regret"])]
+        x = [math.log2(v) + nudge for v in known[t.over]]
+        data.append(_series(t, j, x, known["regret"].tolist(), error, words))
         if len(lost):
             words = [f"{safe(t.scheme)}, {t.over} {v:g}: does not train" for v in lost[t.over]]
-            marker = {
-                "symbol": "x-thin",
-                "size": 10,
-                "color": f"#{j}",
-                "line": {"color": f"#{j}", "width": 2.5},
-            }
-            x = [math.log2(v) + nudge for v in lost[t.over]]
-            data.append(
-                {
-                    "type": "scatter",
-                    "mode": "markers",
-                    "name": "",
-                    "meta": t.scheme,
-                    "x": x,
-                    "y": [top * 0.97] * len(lost),
-                    "marker": marker,
-                    "text": words,
-                    "hovertemplate": "%{text}<extra></extra>",
-                }
-            )
-    return {
-        "data": data,
-        "layout": {
-            "xaxis": size_axis(every),
-            "yaxis": {
-                "title": {"text": "regret in " + every[0].metric.replace("_", " ")},
-                "range": [-0.04 * top, top],
-                "zeroline": False,
-            },
-            "height": 340,
-        },
-    }
+            line = {"color": f"#{j}", "width": 2.5}
+            marker = {"symbol": "x-thin", "size": 10, "color": f"#{j}", "line": line}
+            x, y = [math.log2(v) + nudge for v in lost[t.over]], [top * 0.97] * len(lost)
+            data.append(_trace("markers", "", t.scheme, x, y, marker=marker, text=words, hovertemplate=HOVER))
+    title = "regret in " + every[0].metric.replace("_", " ")
+    vertical = {"title": {"text": title}, "range": [-0.04 * top, top], "zeroline": False}
+    return {"data": data, "layout": {"xaxis": size_axis(every), "yaxis": vertical, "height": 340}}

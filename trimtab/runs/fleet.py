@@ -28,7 +28,6 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from trimtab.errors import InputError
 from trimtab.runs import checkpoints
@@ -36,6 +35,7 @@ from trimtab.runs.config import RunConfig, decay, rate
 from trimtab.runs.results import RunResult, conclude, has_diverged
 from trimtab.runs.tasks import SHARED, Task, open_task, prepare
 from trimtab.runs.training import Interrupted, evaluate_model
+from trimtab.torch_internals import UNSAFE_VIEW, make_fx
 
 # rows come in multiples: vectorised loops then have no remainder, which scalar code would round differently
 ROWS = 16
@@ -385,7 +385,7 @@ def plain(graph: Any) -> Callable[..., Tensor]:
     idle = {
         torch.ops.aten.expand.default,
         torch.ops.aten.view.default,
-        torch.ops.aten._unsafe_view.default,
+        UNSAFE_VIEW,
         torch.ops.aten.reshape.default,
     }
     for node in list(graph.graph.nodes):

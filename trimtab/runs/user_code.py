@@ -95,11 +95,10 @@ def build_model(
     Raises:
         InputError: build cannot be called like this, raises, or returns something that is no nn.Module.
 
-    >>> build_model(lambda width: None, 8, 2)
+    >>> build_model(lambda width: None, 8, 2, name="f")
     Traceback (most recent call last):
         ...
-    trimtab.errors.InputError: build must take (width, depth): it is build(width), and cannot be called as
-    build(8, 2).
+    trimtab.errors.InputError: f must take (width, depth): it is f(width), and cannot be called as f(8, 2).
     """
     options = dict(options or {})
     problem = _signature_fault(build, width, depth, name, options)

@@ -11,8 +11,9 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from trimtab.structure import operations
+from trimtab.structure.proofs import proven
 from trimtab.structure.residuals import Patterns, Residual, numbered, origin, residual_adds
-from trimtab.structure.tails import Blocked, proven, tails
+from trimtab.structure.tails import Blocked, tails
 from trimtab.structure.uses import Flow
 
 OUT = -1  # stands for the model's output where residual adds are listed

@@ -15,8 +15,9 @@ from collections.abc import Mapping
 
 from trimtab.structure import operations
 from trimtab.structure.branches import UNPROVEN, Branches, Refuted, branches
+from trimtab.structure.proofs import proven
 from trimtab.structure.residuals import Patterns, Residual
-from trimtab.structure.tails import Blocked, Tail, constant_factor, proven, tails
+from trimtab.structure.tails import Blocked, Tail, constant_factor, tails
 from trimtab.structure.trace import Node, Ref, Trace
 from trimtab.structure.uses import Flow, Use, flow
 

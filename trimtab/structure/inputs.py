@@ -151,16 +151,16 @@ def _times(model: nn.Module, tokens: nn.Module | None) -> list[int]:
     lengths."""
     tables = [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding) and m is not tokens]
     tables += [
-        n for module in model.modules() for p in module._parameters.values() for n in _lengths(module, p)
+        n for module in model.modules() for p in module.parameters(recurse=False) for n in _lengths(module, p)
     ]
     limit = min(tables, default=max(TIMES))
     short = [t for t in TIMES if t <= limit] or [limit]
     return list(dict.fromkeys([*short[:3], *sorted(set(tables))[:4], *short[3:]]))
 
 
-def _lengths(module: nn.Module, p: Tensor | None) -> list[int]:
+def _lengths(module: nn.Module, p: Tensor) -> list[int]:
     """How many positions a bare parameter may hold: (time, features) or (1, time, features)."""
-    if p is None or p.ndim not in (2, 3) or type(module).__module__.startswith("torch.nn"):
+    if p.ndim not in (2, 3) or type(module).__module__.startswith("torch.nn"):
         return []
     return [p.shape[-2]] if p.shape[-2] > 1 else []
 

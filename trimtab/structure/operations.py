@@ -168,3 +168,42 @@ REARRANGED = (
 
 # Mix positions without a parameter.
 STIRRING = POOLS | frozenset({"_fft_c2c", "_fft_r2c", "_fft_c2r", "cumsum", "roll"})
+
+# Their result has the shape of an argument but none of its data.
+FACTORIES = frozenset(
+    [
+        "empty_like",
+        "zeros_like",
+        "ones_like",
+        "full_like",
+        "rand_like",
+        "randn_like",
+        "randint_like",
+        "new_empty",
+        "new_zeros",
+        "new_ones",
+        "new_full",
+        "new_empty_strided",
+        "bernoulli",
+        "zeros",
+        "ones",
+        "full",
+        "empty",
+        "arange",
+        "scalar_tensor",
+        "fill",
+        "zero",
+        "uniform",
+        "normal",
+        "exponential",
+        "random",
+        "randn",
+        "rand",
+        "randint",
+        "randperm",
+        "eye",
+        "linspace",
+        "tril_indices",
+        "triu_indices",
+    ]
+)

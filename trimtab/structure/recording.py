@@ -1,5 +1,7 @@
-"""Run a model once, leave no trace of it, and keep the recording: two front ends to `trace`.
+"""Run a model once, leave nothing of it changed, and keep the recording.
 
+`forward` is the one place where a forward is recorded: for `parametrize` through `record`, and for a check
+(`coordinates`) with a recorder of its own.
 `record` runs the model as it is. Where that cannot work (meta tensors on which the model asks for a number)
 `torch.export` makes a straight-line program first, and the same recorder runs that.
 """
@@ -16,8 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trimtab import torch_internals
 from trimtab.errors import InputError, StructureError
-from trimtab.structure.trace import Recorder, Trace, adjustable
+from trimtab.structure.recorder import Recorder
+from trimtab.structure.trace import Trace, adjustable
 
 
 def tensors_in(x: Any, depth: int = 6) -> Iterator[Tensor]:
@@ -81,13 +85,12 @@ def untouched(model: nn.Module, *, training: bool) -> Iterator[None]:
     python_state = random.getstate()
     numpy = sys.modules.get("numpy")
     numpy_state = numpy.random.get_state() if numpy is not None else None
-    fast_path = torch.backends.mha.get_fastpath_enabled()
     with warnings.catch_warnings(), torch.random.fork_rng():
         warnings.simplefilter("ignore")
         torch.manual_seed(0)
-        torch.backends.mha.set_fastpath_enabled(False)
         try:
             with (
+                torch_internals.without_fast_attention(),
                 torch.backends.mkldnn.flags(enabled=False),
                 torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
                 torch.inference_mode(False),
@@ -95,7 +98,6 @@ def untouched(model: nn.Module, *, training: bool) -> Iterator[None]:
             ):
                 yield
         finally:
-            torch.backends.mha.set_fastpath_enabled(fast_path)
             for m, mode in modes:
                 m.training = mode
             for b, before in buffers:
@@ -163,23 +165,27 @@ def _unused(trace: Trace) -> int:
     return sum(not trace.consumers[value] for value in trace.params.values())
 
 
-def _run(
-    model: nn.Module,
-    call: Any,
-    params: dict[str, nn.Parameter],
-    *,
-    real: bool,
-    training: bool,
-    numbers: Mapping[str, float] | None = None,
+def forward(
+    model: nn.Module, call: Any, recorder: Recorder, *, params: Mapping[str, Tensor], real: bool = True
 ) -> Trace:
-    recorder = Recorder()
-    recorder.numbers = numbers or {}
+    """Run one forward under a recorder and return its trace. Whoever calls sees to it that nothing stays
+    changed.
+
+    Args:
+        call: (args, kwargs) of the forward.
+        recorder: a fresh one.
+        params: what the parameters are called.
+        real: the values hold numbers; False on meta.
+
+    Raises:
+        StructureError: no output depends on the inputs or the parameters.
+    """
     for name, p in params.items():
         recorder.add_param(name, p)
     recorder.buffers = {id(b): name.removeprefix("inner.") for name, b in model.named_buffers()}
     for t in tensors_in(call):
         recorder.add_input(t)
-    with untouched(model, training=training), recorder:
+    with recorder:
         out = model(*call[0], **call[1])
     found = list(tensors_in(out))
     leaves = [recorder.value_of(t) for t in found]
@@ -192,7 +198,24 @@ def _run(
             f"{type(model).__name__} returned {type(out).__name__} with {len(found)} tensors. Return the "
             "tensor, or a tuple, dict or dataclass that holds it."
         )
-    return Trace(recorder.values, recorder.nodes, recorder.params, outputs, real)
+    return Trace(
+        values=recorder.values, nodes=recorder.nodes, params=recorder.params, outputs=outputs, real=real
+    )
+
+
+def _run(
+    model: nn.Module,
+    call: Any,
+    params: Mapping[str, Tensor],
+    *,
+    real: bool,
+    training: bool,
+    numbers: Mapping[str, float] | None = None,
+) -> Trace:
+    recorder = Recorder()
+    recorder.numbers = numbers or {}
+    with untouched(model, training=training):
+        return forward(model, call, recorder, params=params, real=real)
 
 
 def _export(model: nn.Module, call: Any, label: str, numbers: Mapping[str, float] | None = None) -> Trace:

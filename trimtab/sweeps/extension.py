@@ -34,6 +34,11 @@ def extend(
     >>> extend(old, values={"lr": [0.4]}, seeds=1, depths=[8])
     {'axes': {'lr': [0.1, 0.2, 0.4]}, 'seeds': [0, 1, 2], 'widths': [8], 'depths': [2, 4, 8]}
     """
+    if plain.get("lengths"):
+        raise InputError(
+            "a sweep over batch or tokens is extended by hand: add to batches, tokens or axes in its file and run "
+            "it into the same store, where nothing runs twice."
+        )
     out = {key: value for key, value in plain.items() if key != "sizes"}
     out["axes"] = {key: list(given) for key, given in plain["axes"].items()}
     for key, more in (values or {}).items():

@@ -4,7 +4,7 @@
 
 so adding a value to an axis later adds exactly its cells, and the same cell is the same cell in any sweep.
 
-The fields of a run are checked by pydantic (`runs.config`). The sweep's own twelve keys are checked here by
+The fields of a run are checked by pydantic (`runs.config`). The sweep's own keys are checked here by
 hand: most take several shapes (how many or a list, a list or a range), of which pydantic reports one fault
     per shape.
 """
@@ -25,11 +25,12 @@ from trimtab.runs import catalogue
 from trimtab.runs.config import RunConfig
 from trimtab.runs.toml import read_toml
 from trimtab.runs.user_code import source_file, sources
+from trimtab.sweeps.horizons import Lengths, Point, fields_of, place, read_lengths, split_base
 
 LARGEST = 1_000_000  # cells
 MOST = 4096  # slots of a fleet
 KEYS = (
-    *("name", "schemes", "base", "widths", "depths", "sizes", "centre", "seeds"),
+    *("name", "schemes", "base", "widths", "depths", "batches", "tokens", "sizes", "centre", "seeds"),
     *("run", "axes", "fleet", "budget"),
 )
 BUDGET = {"cell_seconds": 3600.0, "retries": 0, "checkpoint_seconds": 30.0}
@@ -53,7 +54,8 @@ class SweepConfig:
     """A validated sweep.
 
     Attributes:
-        sizes: the (width, depth) pairs. axes: {RunConfig field: values}. run: fields every run has.
+        sizes: the (width, depth) pairs. lengths: batches and tokens, None where they are as `run` says.
+        points: where on those axes a run is; (): at every size. axes: {RunConfig field: values}. run: fields every run has.
         fleet: runs trained together: "auto" (by the rule of `trimtab.slots`), a number, or 1 (each alone).
         budget: "cell_seconds" (wall clock of one run), "retries" (of a run that raised),
             "checkpoint_seconds".
@@ -71,13 +73,26 @@ class SweepConfig:
     fleet: int | Literal["auto"] = "auto"
     budget: dict[str, float] = field(default_factory=lambda: dict(BUDGET))
     folder: Path | None = None
+    lengths: Lengths | None = None
+    points: tuple[Point, ...] = ()
 
     def __len__(self) -> int:
         return (
             len(self.schemes)
-            * len(self.sizes)
+            * len(self.places)
             * len(self.seeds)
             * math.prod(len(v) for v in self.axes.values())
+        )
+
+    @property
+    def places(self) -> tuple[Point, ...]:
+        return self.points or tuple(Point(*size) for size in self.sizes)
+
+    def fields(self, point: Point, numbers: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of the runs at a point, but for scheme and seed."""
+        lengths = fields_of(point, self.run, self.lengths)
+        return (
+            _nested(self.run, numbers) | lengths | dict(width=point.width, depth=point.depth, base=self.base)
         )
 
     def cells(self) -> Iterator[RunConfig]:
@@ -86,8 +101,8 @@ class SweepConfig:
         names += [str(v) for key in ("model", "data", "loss") for v in self.axes.get(key, ())]
         with looking_in(self.folder):
             hashes = sources(*names)
-        for scheme, (width, depth), values, seed in itertools.product(
-            self.schemes, self.sizes, itertools.product(*self.axes.values()), self.seeds
+        for scheme, point, values, seed in itertools.product(
+            self.schemes, self.places, itertools.product(*self.axes.values()), self.seeds
         ):
             numbers = dict(zip(self.axes, values, strict=True))
             used = {
@@ -95,19 +110,14 @@ class SweepConfig:
                 for k, h in hashes.items()
                 if k in {*(str(self.run.get(key)) for key in ("model", "data", "loss")), *map(str, values)}
             }
-            yield RunConfig(
-                **_nested(self.run, numbers),
-                scheme=scheme,
-                width=width,
-                depth=depth,
-                base=self.base,
-                seed=seed,
-                sources=used,
-            )
+            yield RunConfig(**self.fields(point, numbers), scheme=scheme, seed=seed, sources=used)
 
     def plain(self) -> dict[str, Any]:
         """As a JSON-able dict."""
-        return dict(
+        more: dict[str, Any] = {}
+        if self.lengths is not None:
+            more = dict(lengths=self.lengths._asdict(), points=[list(p) for p in self.places])
+        return more | dict(
             name=self.name,
             schemes=list(self.schemes),
             base=list(self.base),
@@ -160,10 +170,11 @@ def _validate(c: dict[str, Any]) -> tuple[SweepConfig | None, list[Fault]]:
     name, base = c.get("name", "sweep"), c.get("base")
     if not isinstance(name, str):
         found.append(Fault("name", "must be a text", repr(name)))
+    base, given = split_base(base, found) if base is not None else (None, {})
     schemes = _schemes(c.get("schemes", ["depth-mup"]), found)
-    if base is None:
+    if c.get("base") is None:
         found.append(Fault("base", "is required: [width, depth] of the model that is tuned"))
-    elif not _pair(base):
+    elif base is not None and not _pair(base):
         found.append(Fault("base", PAIR, repr(base)))
     lists = {key: _lengths(c, key, base, found) for key in ("widths", "depths")}
     sizes = _sizes(c, lists, base, found)
@@ -175,6 +186,7 @@ def _validate(c: dict[str, Any]) -> tuple[SweepConfig | None, list[Fault]]:
     taken = [key for key in run if key in TAKEN]
     found += [Fault(f"run.{key}", f"is filled in by the sweep; set {_instead(key)}") for key in taken]
     axes = _axes(c.get("axes", {}), run, found)
+    lengths = read_lengths(c, given, run, axes, found)
     fleet, budget = _fleet(c, found), _budget(c.get("budget", {}), found)
     if found or sizes is None or seeds is None or not _pair(base):
         return None, found + _run_faults(run, axes)
@@ -188,6 +200,8 @@ def _validate(c: dict[str, Any]) -> tuple[SweepConfig | None, list[Fault]]:
         run=dict(run),
         fleet=fleet,
         budget=budget,
+        lengths=lengths,
+        points=_points(c, sizes, lengths, base),
     )
     if len(made) > LARGEST:
         found.append(Fault("axes", f"the grid has {len(made):,} cells, at most {LARGEST:,} are allowed"))
@@ -236,6 +250,15 @@ def _sizes(
         return tuple(itertools.product(widths, depths))
     arms = [(centre[0], depth) for depth in depths] + [(width, centre[1]) for width in widths]
     return tuple(dict.fromkeys(arms))
+
+
+def _points(
+    c: Mapping[str, Any], sizes: tuple[tuple[int, int], ...], lengths: Lengths | None, base: Sequence[int]
+) -> tuple[Point, ...]:
+    """Where the runs are, where batch and length are axes too."""
+    centre = c.get("centre", base)
+    cross = c.get("sizes") == "cross"
+    return () if lengths is None else place(sizes, lengths, (centre[0], centre[1]), cross=cross)
 
 
 def _seeds(seeds: Any, found: list[Fault]) -> tuple[int, ...] | None:
@@ -354,13 +377,12 @@ def _try_cells(sweep: SweepConfig) -> list[Fault]:
         return [Fault("axes.lr", "is required: a rate in run, or several as an axis")]
     found = _idle(sweep)
     first = {k: v[0] for k, v in sweep.axes.items()}
-    tried = [(size, first) for size in sweep.sizes] + [
-        (sweep.sizes[0], first | {k: v}) for k, values in sweep.axes.items() for v in values[1:]
+    tried = [(point, first) for point in sweep.places] + [
+        (sweep.places[0], first | {k: v}) for k, values in sweep.axes.items() for v in values[1:]
     ]
-    for (width, depth), numbers in tried:
-        fields = _nested(sweep.run, numbers) | {"scheme": sweep.schemes[0], "base": sweep.base}
+    for point, numbers in tried:
         try:
-            RunConfig(**fields, width=width, depth=depth)
+            RunConfig(**sweep.fields(point, numbers), scheme=sweep.schemes[0])
         except InputError as error:
             found += [fault for fault in _in_sweep(error.faults, sweep.axes) if fault not in found]
     return found

@@ -97,11 +97,13 @@ def activation(spec: str | Function | Activation) -> Activation:
         good = value.shape == probe.shape and torch.allclose(value[2:], spec(probe[2:]))
     except (RuntimeError, TypeError, AttributeError) as error:
         raise InputError(
-            f"activation must map a torch tensor to a torch tensor elementwise and be differentiable: {name} failed with"
+            "activation must map a torch tensor to a torch tensor elementwise and be differentiable: "
+            f"{name} failed with"
             f" {type(error).__name__}: {error}. Write it with torch functions."
         ) from error
     if not good or not torch.isfinite(value + slope).all():
         raise InputError(
-            f"activation must act on each element by itself and be finite: {name} of {probe.tolist()} gave {value.tolist()}. Write it with elementwise torch functions."
+            "activation must act on each element by itself and be finite: "
+            f"{name} of {probe.tolist()} gave {value.tolist()}. Write it with elementwise torch functions."
         )
     return Activation(name, _by_autograd(spec))

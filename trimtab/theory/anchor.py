@@ -1,14 +1,17 @@
 r"""What is known exactly at the start, and site weights that make the samples agree with it.
 
-At t = 0 the kernels are those of the lazy limit, so the fields are drawn with the exact Phi^l(0,0) and G^l(0,0) instead of sampled ones,
-and no noise passes from layer to layer. Afterwards the sites get weights p (mean 1) for which the weighted averages *are* these kernels:
+At t = 0 the kernels are those of the lazy limit, so the fields are drawn with the exact Phi^l(0,0) and
+G^l(0,0) instead of sampled ones, and no noise passes from layer to layer. Afterwards the sites get weights p
+(mean 1) for which the weighted averages *are* these kernels:
 
-    p_i = exp(lambda . z_i),  lambda such that E_p[z] = exact,       z = the products phi_mu phi_nu and g_mu g_nu of each layer
+    p_i = exp(lambda . z_i),  lambda such that E_p[z] = exact,
+    z = the products phi_mu phi_nu and g_mu g_nu of each layer
 
 (docs/theory.md, equation (35))
-the weights of largest entropy with that property, positive whatever the sample (exponential tilting). Later kernels are correlated with
-the first ones, and averages with p remove that part of their noise: none is left as gamma_0 -> 0. One row of z costs about one site in
-degrees of freedom, so it is used only where rows are few.
+the weights of largest entropy with that property, positive whatever the sample (exponential tilting). Later
+kernels are correlated with the first ones, and averages with p remove that part of their noise: none is left
+as gamma_0 -> 0. One row of z costs about one site in degrees of freedom, so it is used only where rows are
+few.
 """
 
 from __future__ import annotations
@@ -44,7 +47,8 @@ class Anchor:
 
     @staticmethod
     def fits(task: Problem, half: int) -> bool:
-        """Whether `half` independent sites can carry the constraints. Several outputs would need C^2 times as many."""
+        """Whether `half` independent sites can carry the constraints. Several outputs would need C^2 times as
+        many."""
         rows = (int(task.depth) + 1) * task.points * (task.points + 1)
         return task.outputs == 1 and rows <= _ROWS_PER_SITE * half
 
@@ -64,7 +68,8 @@ class Anchor:
 
 
 def _tilt(z: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """p = exp(lambda . z) with E_p[z] = target, by Newton's method on the convex dual log E[exp(lambda . (z - target))]."""
+    """p = exp(lambda . z) with E_p[z] = target, by Newton's method on the convex dual log E[exp(lambda . (z -
+    target))]."""
     z = z - target[:, None]
     z = z / z.square().mean(1, keepdim=True).sqrt().clamp_min(1e-300)
     lam, vectors = torch.linalg.eigh(z @ z.T / z.shape[1])

@@ -1,15 +1,17 @@
-r"""A finite network without its matrices: only what they do to the vectors they meet is ever drawn. The same law, at any width.
+r"""A finite network without its matrices: only what they do to the vectors they meet is ever drawn. The same
+law, at any width.
 
-Training multiplies a Gaussian matrix W (N x N) by few vectors, forward by phi(h(t)) and backward by g(t), and each product tells something about W. Given
-all it has told, what is left is Gaussian again (Bolthausen 2014; docs/theory.md, equation (31)).
-With orthonormal bases v of the phi and c of the g seen (v v^T = c c^T = N) and their images
-U = N^-1/2 W v, Z = N^-1/2 W^T c, a new direction v' orthogonal to v has the image
+Training multiplies a Gaussian matrix W (N x N) by few vectors, forward by phi(h(t)) and backward by g(t), and
+each product tells something about W. Given all it has told, what is left is Gaussian again (Bolthausen 2014;
+docs/theory.md, equation (31)). With orthonormal bases v of the phi and c of the g seen (v v^T = c c^T = N)
+and their images U = N^-1/2 W v, Z = N^-1/2 W^T c, a new direction v' orthogonal to v has the image
 
     N^-1/2 W v' = c^T (Z v' / N) + (1 - c^T c / N) eps,         eps ~ N(0, 1) at each of the N sites
 
-the first because c W v' is already known from the other side, and the same with the roles exchanged. No approximation is made: kernels, outputs and their
-fluctuations have the law of `finite.Networks` at every N, for O(N (T P)^2) instead of O(N^2 T P) per layer. As N -> inf the first term becomes the response A g, and
-eps the field u of the limit (`fields`): this is the mean field theory before its limit.
+the first because c W v' is already known from the other side, and the same with the roles exchanged. No
+approximation is made: kernels, outputs and their fluctuations have the law of `finite.Networks` at every N,
+for O(N (T P)^2) instead of O(N^2 T P) per layer. As N -> inf the first term becomes the response A g, and eps
+the field u of the limit (`fields`): this is the mean field theory before its limit.
 """
 
 from __future__ import annotations
@@ -22,11 +24,13 @@ from trimtab.theory.dynamics import Seen
 from trimtab.theory.fields import Rows
 from trimtab.theory.problem import Problem
 
-_TINY = 1e-13  # smallest new direction, relative to the largest of its step and to 1e-10 of the field: less is rounding
+# smallest new direction, relative to the largest of its step and to 1e-10 of the field: less is rounding
+_TINY = 1e-13
 
 
 class Side:
-    """What one side of a matrix has met: an orthonormal basis (n, r, N) and its images under N^-1/2 W or its transpose."""
+    """What one side of a matrix has met: an orthonormal basis (n, r, N) and its images under N^-1/2 W or its
+    transpose."""
 
     def __init__(self, count: int, width: int):
         self.basis, self.image = Rows(count, width), Rows(count, width)

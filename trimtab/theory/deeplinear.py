@@ -4,19 +4,21 @@ With phi(h) = h every field is a linear combination of independent Gaussian sour
 
     chi ~ N(0, K^x)      w0 ~ N(0, 1)      u^l ~ GP(0, Phi^l)      r^l ~ GP(0, G^{l+1})
 
-so we carry its coefficients, one row per (time, point) and one column per (source, time, point). Covariances are sums over sources of
-C Cov C'^T, and the responses are coefficients (docs/theory.md, equation (43)):
-A^l(t,s) is that of h^l(t) on r^l(s), B^l(t,s) that of g^{l+1}(t) on u^l(s).
-Causal like everything here: Phi^l(t, .) is known before u^l(t) is first used. Cost O(L^2 (T P)^3), memory O(L^2 (T P)^2).
+so we carry its coefficients, one row per (time, point) and one column per (source, time, point). Covariances
+are sums over sources of C Cov C'^T, and the responses are coefficients (docs/theory.md, equation (43)):
+A^l(t,s) is that of h^l(t) on r^l(s), B^l(t,s) that of g^{l+1}(t) on u^l(s). Causal like everything here:
+Phi^l(t, .) is known before u^l(t) is first used. Cost O(L^2 (T P)^3), memory O(L^2 (T P)^2).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from trimtab.errors import InputError
 from trimtab.theory.depths import extrapolate
@@ -60,95 +62,125 @@ def _record(kernel: torch.Tensor, here: slice, past: slice, row: torch.Tensor) -
     kernel[past, here] = row.T
 
 
-def _solve(task: Problem, responses: bool) -> dict[str, Any]:
-    points, total, outputs, depth, times = (
-        task.points,
-        len(task.inputs),
-        task.outputs,
-        int(task.depth),
-        task.steps + 1,
-    )
-    b, rate = task.branch, task.block_rate
-    sources = _Sources(task)
-    h = [torch.zeros(times * total, sources.total, dtype=torch.float64) for _ in range(depth + 1)]
-    g = [torch.zeros(times * points * outputs, sources.total, dtype=torch.float64) for _ in range(depth + 1)]
-    phi = [torch.zeros(times * total, times * total, dtype=torch.float64) for _ in range(depth + 1)]
-    grad = [
-        torch.zeros(times * points * outputs, times * points * outputs, dtype=torch.float64)
-        for _ in range(depth + 1)
-    ]
-    f = torch.full((times, total, outputs), math.nan, dtype=torch.float64)
-    delta = torch.zeros(times, points, outputs, dtype=torch.float64)
-    w0 = torch.zeros(outputs, sources.total, dtype=torch.float64)
-    w0[:, sources.blocks[1]] = torch.eye(outputs, dtype=torch.float64)
-    end = times
-    for t in range(times):
-        decay = float(task.d[0, t])
-        pull = task.drive(t)[0, :, :, None] * delta[:t]  # (t, P, C)
-        here, past = slice(t * total, (t + 1) * total), slice(0, t * total)
-        upto = slice(0, (t + 1) * total)
-        size = points * outputs
-        here_g, past_g, upto_g = slice(t * size, (t + 1) * size), slice(0, t * size), slice(0, (t + 1) * size)
+class _Network:
+    """The fields of one linear network as coefficients on the sources, filled in step by step.
 
-        def weighted(row, t=t, pull=pull):
+    h (T+1)(P+Q) rows per layer, g (T+1) P C rows; phi and grad their covariances; f the outputs; delta the
+    loss's signal.
+    """
+
+    def __init__(self, task: Problem, responses: bool):
+        self.task, self.responses, self.sources = task, responses, _Sources(task)
+        self.depth, times = int(task.depth), task.steps + 1
+        self.total, self.size = len(task.inputs), task.points * task.outputs
+        columns, layers = self.sources.total, range(self.depth + 1)
+        rows, rows_g = times * self.total, times * self.size
+        self.h = [_zeros(rows, columns) for _ in layers]
+        self.g = [_zeros(rows_g, columns) for _ in layers]
+        self.phi = [_zeros(rows, rows) for _ in layers]
+        self.grad = [_zeros(rows_g, rows_g) for _ in layers]
+        self.f = torch.full((times, self.total, task.outputs), math.nan, dtype=torch.float64)
+        self.delta = _zeros(times, task.points, task.outputs)
+        self.readout = _zeros(task.outputs, columns)
+        self.readout[:, self.sources.blocks[1]] = _eye(task.outputs)
+
+    def step(self, t: int) -> bool:
+        """Fill in time t; False where the output is no longer finite."""
+        task = self.task
+        decay, pull = float(task.d[0, t]), task.drive(t)[0, :, :, None] * self.delta[:t]  # pull: (t, P, C)
+        top = self._forward(t, decay, pull)
+        w = decay * self.readout
+        if t:
+            w = w + pull.permute(2, 0, 1).reshape(task.outputs, -1) @ self._training_rows(self.depth, t)
+        self.f[t] = self.sources.spread(top) @ w.T / task.gamma0
+        if not torch.isfinite(self.f[t]).all() or float(self.f[t].abs().max()) > 1e8:
+            return False
+        centred = self.f[t, : task.points] - self.f[0, : task.points]
+        self.delta[t] = signal(task.loss, centred, task.y)
+        self._backward(t, decay, pull, w.repeat(task.points, 1))  # (P C), point-major
+        return True
+
+    def _training_rows(self, layer: int, t: int) -> torch.Tensor:
+        """h of the training points at times < t, (t P, columns)."""
+        points = self.task.points
+        return self.h[layer][: t * self.total].reshape(t, self.total, -1)[:, :points].reshape(t * points, -1)
+
+    def _forward(self, t: int, decay: float, pull: torch.Tensor) -> torch.Tensor:
+        """h of all layers at time t; returns the last."""
+        task, sources, total, b = self.task, self.sources, self.total, self.task.branch
+        here, past, upto = (slice(i * total, j * total) for i, j in ((t, t + 1), (0, t), (0, t + 1)))
+        past_g = slice(0, t * self.size)
+
+        def coefficients_on_g(row: torch.Tensor) -> torch.Tensor:
             """A kernel row (k, t (P + Q)) times q, as coefficients on g (k, t P C)."""
-            return (row.reshape(-1, t, total, 1)[:, :, :points] * pull).reshape(len(row), -1)
+            return (row.reshape(-1, t, total, 1)[:, :, : task.points] * pull).reshape(len(row), -1)
 
-        now = torch.zeros(total, sources.total, dtype=torch.float64)
-        now[:, sources.blocks[0]] = decay * torch.eye(total, dtype=torch.float64)
+        now = _zeros(total, sources.total)
+        now[:, sources.blocks[0]] = decay * _eye(total)
         if t:
-            now = now + weighted(task.gram.repeat(1, t)) @ g[0][past_g]
-        for layer in range(depth + 1):
-            h[layer][here] = now
-            _record(phi[layer], here, upto, sources.spread(now) @ h[layer][upto].T)
-            if layer == depth:
+            now = now + coefficients_on_g(task.gram.repeat(1, t)) @ self.g[0][past_g]
+        for layer in range(self.depth + 1):
+            self.h[layer][here] = now
+            _record(self.phi[layer], here, upto, sources.spread(now) @ self.h[layer][upto].T)
+            if layer == self.depth:
                 break
-            _record(sources.covariances[sources.u(layer)], here, upto, phi[layer][here, upto])
+            _record(sources.covariances[sources.u(layer)], here, upto, self.phi[layer][here, upto])
             after = now.clone()
-            after[:, sources.blocks[sources.u(layer)]][:, here] += (
-                b * decay * torch.eye(total, dtype=torch.float64)
-            )
+            after[:, sources.blocks[sources.u(layer)]][:, here] += b * decay * _eye(total)
             if t:
-                kicks = b * b * rate * weighted(phi[layer][here, past])
-                if responses:
+                kicks = b * b * task.block_rate * coefficients_on_g(self.phi[layer][here, past])
+                if self.responses:
                     kicks = kicks + b * decay * now[:, sources.blocks[sources.r(layer)]][:, past_g]
-                after += kicks @ g[layer + 1][past_g]
+                after += kicks @ self.g[layer + 1][past_g]
             now = after
-        w = decay * w0
-        if t:
-            train = h[depth][past].reshape(t, total, -1)[:, :points].reshape(t * points, -1)
-            w = w + pull.permute(2, 0, 1).reshape(outputs, -1) @ train
-        f[t] = sources.spread(now) @ w.T / task.gamma0
-        if not torch.isfinite(f[t]).all() or float(f[t].abs().max()) > 1e8:
-            end = t
-            break
-        delta[t] = signal(task.loss, f[t, :points] - f[0, :points], task.y)
-        back = w.repeat(points, 1)  # (P C), point-major
-        for layer in range(depth, -1, -1):
-            g[layer][here_g] = back
-            _record(grad[layer], here_g, upto_g, sources.spread(back) @ g[layer][upto_g].T)
+        return now
+
+    def _backward(self, t: int, decay: float, pull: torch.Tensor, back: torch.Tensor) -> None:
+        """g of all layers at time t, from the last layer's."""
+        task, sources, size, b = self.task, self.sources, self.size, self.task.branch
+        here, past, upto = (slice(i * size, j * size) for i, j in ((t, t + 1), (0, t), (0, t + 1)))
+        upto_h = slice(0, (t + 1) * self.total)
+        for layer in range(self.depth, -1, -1):
+            self.g[layer][here] = back
+            _record(self.grad[layer], here, upto, sources.spread(back) @ self.g[layer][upto].T)
             if layer == 0:
                 break
             below = layer - 1
-            _record(sources.covariances[sources.r(below)], here_g, upto_g, grad[layer][here_g, upto_g])
+            _record(sources.covariances[sources.r(below)], here, upto, self.grad[layer][here, upto])
             field = torch.zeros_like(back)
-            field[:, sources.blocks[sources.r(below)]][:, here_g] = decay * torch.eye(
-                size, dtype=torch.float64
-            )
-            if responses:
-                field = field + decay * back[:, sources.blocks[sources.u(below)]][:, upto] @ h[below][upto]
+            field[:, sources.blocks[sources.r(below)]][:, here] = decay * _eye(size)
+            if self.responses:
+                seen = back[:, sources.blocks[sources.u(below)]][:, upto_h]
+                field = field + decay * seen @ self.h[below][upto_h]
             if t:
-                train = h[below][past].reshape(t, total, -1)[:, :points].reshape(t * points, -1)
-                coefficients = (grad[layer][here_g, past_g].reshape(size, t, points, outputs) * pull).sum(-1)
-                field = field + b * rate * coefficients.reshape(size, -1) @ train
+                row = self.grad[layer][here, past].reshape(size, t, task.points, task.outputs)
+                coefficients = (row * pull).sum(-1).reshape(size, -1)
+                field = field + b * task.block_rate * coefficients @ self._training_rows(below, t)
             back = back + b * field
-    trained = torch.arange(times * total).reshape(times, total)[:, :points].reshape(-1)
-    a = torch.stack([h[layer][trained][:, sources.blocks[sources.r(layer)]] for layer in range(depth)])
-    b = torch.stack([g[layer + 1][:, sources.blocks[sources.u(layer)]][:, trained] for layer in range(depth)])
-    return _fields(task, f - f[0], phi, grad, end) | responses_of(task, responses * a, responses * b, end)
 
 
-def _fields(task: Problem, f, phi, grad, end: int) -> dict[str, Any]:
+def _zeros(*shape: int) -> torch.Tensor:
+    return torch.zeros(*shape, dtype=torch.float64)
+
+
+def _eye(size: int) -> torch.Tensor:
+    return torch.eye(size, dtype=torch.float64)
+
+
+def _solve(task: Problem, responses: bool) -> dict[str, Any]:
+    net, times = _Network(task, responses), task.steps + 1
+    end = next((t for t in range(times) if not net.step(t)), times)
+    trained = torch.arange(times * net.total).reshape(times, net.total)[:, : task.points].reshape(-1)
+    blocks, sources, layers = net.sources.blocks, net.sources, range(net.depth)
+    a = torch.stack([net.h[layer][trained][:, blocks[sources.r(layer)]] for layer in layers])
+    b = torch.stack([net.g[layer + 1][:, blocks[sources.u(layer)]][:, trained] for layer in layers])
+    fields = _fields(task, net.f - net.f[0], net.phi, net.grad, end)
+    return fields | responses_of(task, responses * a, responses * b, end)
+
+
+def _fields(
+    task: Problem, f: torch.Tensor, phi: list[torch.Tensor], grad: list[torch.Tensor], end: int
+) -> dict[str, Any]:
     times, points, outputs = task.steps + 1, task.points, task.outputs
     train = torch.stack(
         [
@@ -169,13 +201,31 @@ def _fields(task: Problem, f, phi, grad, end: int) -> dict[str, Any]:
 
 
 def linear(
-    x, y, *, depth, lr, steps, activation="linear", gamma0=1.0, alpha=0.5, beta=1.0, loss="mse", momentum=0.0, weight_decay=0.0,
-    batches=None, x_test=None, samples=None, rtol=None, seed=0, responses=True,
-) -> Trajectory:  # fmt: skip
+    x: ArrayLike,
+    y: ArrayLike,
+    *,
+    depth: float,
+    lr: float | ArrayLike,
+    steps: int,
+    activation: str = "linear",
+    gamma0: float = 1.0,
+    alpha: float = 0.5,
+    beta: float = 1.0,
+    loss: str = "mse",
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    batches: Sequence[Sequence[int]] | None = None,
+    x_test: ArrayLike | None = None,
+    samples: int | None = None,
+    rtol: float | None = None,
+    seed: int = 0,
+    responses: bool = True,
+) -> Trajectory:
     r"""Train the infinitely wide deep *linear* network exactly; arguments and fields as in `solve`.
 
-    Nothing is sampled: `samples`, `rtol` and `seed` are accepted for symmetry and have no effect, `.stderr` is zero. `depth=math.inf`
-    extrapolates depths 4, 8, 16, 32 to second order in 1/L; `.depth_error` is what the next order would change.
+    Nothing is sampled: `samples`, `rtol` and `seed` are accepted for symmetry and have no effect, `.stderr`
+    is zero. `depth=math.inf` extrapolates depths 4, 8, 16, 32 to second order in 1/L; `.depth_error` is what
+    the next order would change.
 
     >>> net = linear([[1.0]], [1.0], depth=4, lr=0.05, steps=2)
     >>> net.ntk[0, 0, 0].item()          # 2 (1 + 1/L)^L + (1 + 1/L)^{L-1}: docs/theory.md, equation (41)
@@ -185,10 +235,23 @@ def linear(
         raise InputError(
             f"linear solves activation='linear' only, got {activation!r}. Call solve for other activations."
         )
+    # Each solver spells its arguments out, alike: they are its public signature, checked once in `problem`.
     task = problem(
-        x, y, depth=depth, activation="linear", lr=lr, steps=steps, gamma0=gamma0, alpha=alpha, beta=beta, loss=loss, momentum=momentum,
-        weight_decay=weight_decay, batches=batches, x_test=x_test,
-    )  # fmt: skip
+        x,
+        y,
+        depth=depth,
+        activation="linear",
+        lr=lr,
+        steps=steps,
+        gamma0=gamma0,
+        alpha=alpha,
+        beta=beta,
+        loss=loss,
+        momentum=momentum,
+        weight_decay=weight_decay,
+        batches=batches,
+        x_test=x_test,
+    )
     if math.isinf(task.depth):
         found, left = extrapolate([_solve(task.at_depth(level), responses) for level in _LADDER], order=2)
         sizes: dict[str, Any] = {name: None if left[name] is None else np.abs(left[name]) for name in _ERRORS}

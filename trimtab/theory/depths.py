@@ -1,13 +1,14 @@
 r"""From finite depths to infinite depth by Richardson extrapolation, with its own error estimate.
 
-Finite L is the Euler-Maruyama scheme of the infinitely deep network with step 1/L, so every field has an expansion
-F(L) = F(inf) + c1/L + c2/L^2 + ... (docs/theory.md, equation (37)).
-On depths L, 2L, 4L, ... Neville's table removes one power per column:
+Finite L is the Euler-Maruyama scheme of the infinitely deep network with step 1/L, so every field has an
+expansion F(L) = F(inf) + c1/L + c2/L^2 + ... (docs/theory.md, equation (37)). On depths L, 2L, 4L, ...
+Neville's table removes one power per column:
 
     F_{i,0} = F(2^i L)        F_{i,k} = F_{i,k-1} + (F_{i,k-1} - F_{i-1,k-1}) / (2^k - 1)
 
-An entry of column k is off by O(L^-(k+1)); with two of them the next step of the table is the error estimate, with one it is the step that
-led to it. Kernels are compared at equal layer time tau, on the layers of the shallowest depth; responses are A^l = L^-1/2 A(tau), so L^1/2 A^l is.
+An entry of column k is off by O(L^-(k+1)); with two of them the next step of the table is the error estimate,
+with one it is the step that led to it. Kernels are compared at equal layer time tau, on the layers of the
+shallowest depth; responses are A^l = L^-1/2 A(tau), so L^1/2 A^l is.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ _LAYERED = ("phi", "g", "a", "b")
 
 
 def neville(levels: list[np.ndarray], order: int) -> tuple[np.ndarray, np.ndarray]:
-    """Limit of values at depths L, 2L, 4L, ..., with `order` powers of 1/L removed, and its (signed) error estimate.
+    """Limit of values at depths L, 2L, 4L, ..., with `order` powers of 1/L removed, and its (signed) error
+    estimate.
 
     >>> limit, left = neville([np.array(1 + 1 / L + 3 / L**2) for L in (8, 16, 32)], order=1)
     >>> float(limit), float(limit - 1 + left)

@@ -1,10 +1,12 @@
 r"""`solve`: the mean field theory of training, in one causal pass (docs/theory.md, equations (30) to (36)).
 
-Sites are sampled (`fields`) and trained (`dynamics`) in independent blocks. The answer is the mean over blocks, its standard error their
-scatter, widened by Student's t because blocks are few. Blocks, not samples, carry the error bar because rich networks near the edge of
-stability amplify Monte-Carlo noise through the kernels all sites share, which no within-run estimate sees.
+Sites are sampled (`fields`) and trained (`dynamics`) in independent blocks. The answer is the mean over
+blocks, its standard error their scatter, widened by Student's t because blocks are few. Blocks, not samples,
+carry the error bar because rich networks near the edge of stability amplify Monte-Carlo noise through the
+kernels all sites share, which no within-run estimate sees.
 
-For phi(h) = h moment-matched noise makes one block exact, if its half holds all noise directions; then there is nothing to average.
+For phi(h) = h moment-matched noise makes one block exact, if its half holds all noise directions; then there
+is nothing to average.
 """
 
 from __future__ import annotations
@@ -13,18 +15,20 @@ import logging
 import math
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from scipy.special import ndtr, stdtrit
 
 from trimtab.errors import faults
+from trimtab.theory.activations import Function
 from trimtab.theory.anchor import Anchor, Unreachable
 from trimtab.theory.depths import extrapolate
-from trimtab.theory.dynamics import run
+from trimtab.theory.dynamics import train
 from trimtab.theory.fields import GaussianSites
 from trimtab.theory.losses import mean_loss
 from trimtab.theory.problem import Problem, problem
@@ -52,7 +56,8 @@ def _depths(task: Problem) -> tuple[int, ...]:
 def _together(
     tasks: list[Problem], samples: int, seeds: list[int], responses: bool, tick, anchor: Anchor | None
 ) -> list[list[dict]]:
-    """Independent solutions at finite depth, side by side: for each task (they differ in their rates) one for each seed, the same noise for all."""
+    """Independent solutions at finite depth, side by side: for each task (they differ in their rates) one for
+    each seed, the same noise for all."""
     both = replace(
         tasks[0],
         a=torch.cat([task.a for task in tasks for _ in seeds]),
@@ -70,7 +75,7 @@ def _together(
         anchor=anchor,
     )
     try:
-        result = run(both, sites, tick)
+        result = train(both, sites, tick)
     except Unreachable:
         return _together(tasks, samples, seeds, responses, tick, None)
     a, b = sites.kernels(-1), sites.kernels(+1)
@@ -134,13 +139,18 @@ class _Average:
         }
         layers = _depths(self.task)[0]
         return Trajectory(
-            **found, stderr=Stderr(**error), tau=np.arange(layers + 1) / layers,
-            diverged=self.diverged, samples=self.count * self.size, depth_error=Stderr(**left) if self.left else None,
-        )  # fmt: skip
+            **found,
+            stderr=Stderr(**error),
+            tau=np.arange(layers + 1) / layers,
+            diverged=self.diverged,
+            samples=self.count * self.size,
+            depth_error=Stderr(**left) if self.left else None,
+        )
 
 
 class _Blocks:
-    """Draws blocks of `size` samples for tasks that differ in their rates only, as many at a time as stay within `_SIDE_BY_SIDE` bytes."""
+    """Draws blocks of `size` samples for tasks that differ in their rates only, as many at a time as stay
+    within `_SIDE_BY_SIDE` bytes."""
 
     def __init__(self, tasks: list[Problem], size: int, responses: bool, progress, blocks: int):
         self.size, self.responses, self.progress = size, responses, progress
@@ -193,8 +203,10 @@ def _layout(task: Problem, samples, seed) -> tuple[int, int]:
         directions = max(directions, outputs * (1 + depth * (task.steps + 1) * points))
         if samples // 2 < directions:
             problems.append(
-                f"samples: the linear network is exact once samples/2 >= {directions}, the number of its noise directions"
-                f" (depth {depth}, steps {task.steps}, points {points}): got {samples}. Pass samples={2 * directions} or call linear."
+                f"samples: the linear network is exact once samples/2 >= {directions}, "
+                "the number of its noise directions"
+                f" (depth {depth}, steps {task.steps}, points {points}): got {samples}. "
+                f"Pass samples={2 * directions} or call linear."
             )
         blocks, size = 1, 2 * (int(samples) // 2)
     else:
@@ -205,7 +217,8 @@ def _layout(task: Problem, samples, seed) -> tuple[int, int]:
         size = 2 * (int(samples) // (2 * blocks))
         if size < least:
             problems.append(
-                f"samples: {points} points and {outputs} outputs need at least {2 * least} samples, got {samples}."
+                f"samples: {points} points and {outputs} outputs need at least {2 * least} samples, "
+                f"got {samples}."
             )
     if problems:
         raise faults(f"{len(problems)} fault{'s'[: len(problems) > 1]} in the arguments", problems)
@@ -213,7 +226,8 @@ def _layout(task: Problem, samples, seed) -> tuple[int, int]:
 
 
 def memory_bytes(task: Problem, size: int) -> int:
-    """Most that one block of `size` samples can take: histories, noise at full rank, bases in terms of the past, kernels."""
+    """Most that one block of `size` samples can take: histories, noise at full rank, bases in terms of the
+    past, kernels."""
     points, gradients, depth, times = (
         task.points,
         task.points * task.outputs,
@@ -251,30 +265,64 @@ def _ticker(progress, total: int) -> Callable[[], None]:
 
 
 def solve(
-    x, y, *, depth, activation, lr, steps, gamma0=1.0, alpha=0.5, beta=1.0, loss="mse", momentum=0.0, weight_decay=0.0,
-    batches=None, x_test=None, samples=8000, rtol=None, seed=0, responses=True, progress=False,
-) -> Trajectory:  # fmt: skip
+    x: ArrayLike,
+    y: ArrayLike,
+    *,
+    depth: float,
+    activation: str | Function,
+    lr: float | ArrayLike,
+    steps: int,
+    gamma0: float = 1.0,
+    alpha: float = 0.5,
+    beta: float = 1.0,
+    loss: str = "mse",
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    batches: Sequence[Sequence[int]] | None = None,
+    x_test: ArrayLike | None = None,
+    samples: int = 8000,
+    rtol: float | None = None,
+    seed: int = 0,
+    responses: bool = True,
+    progress: bool | Callable[[int, int], None] = False,
+) -> Trajectory:
     r"""Train the infinitely wide residual network by solving its dynamical mean field theory.
 
-    `x` (P, D), `y` (P,) or (P, C): training points; `x_test` (Q, D): points only looked at. `depth` L branches beta L^-alpha, or `math.inf`
-    (depths 4, 8, 16 extrapolated, `.depth_error` says how well). `lr`: eta_0, independent of width and depth, one or one per step; the finite
-    network's SGD rate is eta_0 gamma_0^2 N. `gamma0`: richness. `loss`: "mse" (sum_c (f_c - y_c)^2 / 2), "logistic" (y = +-1), "softmax" (labels
-    or probabilities), averaged over the points. `momentum`: heavy ball. `weight_decay`: lambda_0 = gamma_0^2 N lambda_torch, coupled L2.
-    `batches`: one list of point indices per step. `samples` S sites in independent blocks; `rtol`: add samples until |stderr| <= rtol |f|
-    over the trajectory. `responses=False` drops A and B (wrong on purpose). `progress`: True, or a callable (done, total).
+    `x` (P, D), `y` (P,) or (P, C): training points; `x_test` (Q, D): points only looked at. `depth` L
+    branches beta L^-alpha, or `math.inf` (depths 4, 8, 16 extrapolated, `.depth_error` says how well). `lr`:
+    eta_0, independent of width and depth, one or one per step; the finite network's SGD rate is eta_0
+    gamma_0^2 N. `gamma0`: richness. `loss`: "mse" (sum_c (f_c - y_c)^2 / 2), "logistic" (y = +-1), "softmax"
+    (labels or probabilities), averaged over the points. `momentum`: heavy ball. `weight_decay`: lambda_0 =
+    gamma_0^2 N lambda_torch, coupled L2.
+    `batches`: one list of point indices per step. `samples` S sites in independent blocks; `rtol`: add
+    samples until |stderr| <= rtol |f| over the trajectory. `responses=False` drops A and B (wrong on
+    purpose). `progress`: True, or a callable (done, total).
 
-    Returns `.f` (T+1, P[, C]) centred to f(0) = 0, `.loss` (T+1,), `.phi`, `.g` (L+1, T+1, T+1, P, P), `.ntk` (T+1, P, P), `.f_test`,
-    `.a`, `.b` responses,
-    `.stderr` (.f .loss .ntk .f_test), `.tau` layer times, `.diverged`. The memory needed is logged (`trimtab.theory`) before work starts.
+    Returns `.f` (T+1, P[, C]) centred to f(0) = 0, `.loss` (T+1,), `.phi`, `.g` (L+1, T+1, T+1, P, P), `.ntk`
+    (T+1, P, P), `.f_test`, `.a`, `.b` responses, `.stderr` (.f .loss .ntk .f_test), `.tau` layer times,
+    `.diverged`. The memory needed is logged (`trimtab.theory`) before work starts.
 
     >>> net = solve([[1.0, 1.0]], [1.0], depth=2, activation="tanh", lr=0.2, steps=3, samples=2000)
     >>> net.f.shape, float(net.f[0, 0]), bool(0 < net.f[1, 0] < net.f[2, 0] < net.f[3, 0] < 1)
     ((4, 1), 0.0, True)
     """
+    # Each solver spells its arguments out, alike: they are its public signature, checked once in `problem`.
     task = problem(
-        x, y, depth=depth, activation=activation, lr=lr, steps=steps, gamma0=gamma0, alpha=alpha, beta=beta, loss=loss, momentum=momentum,
-        weight_decay=weight_decay, batches=batches, x_test=x_test,
-    )  # fmt: skip
+        x,
+        y,
+        depth=depth,
+        activation=activation,
+        lr=lr,
+        steps=steps,
+        gamma0=gamma0,
+        alpha=alpha,
+        beta=beta,
+        loss=loss,
+        momentum=momentum,
+        weight_decay=weight_decay,
+        batches=batches,
+        x_test=x_test,
+    )
     if rtol is not None and not (isinstance(rtol, (int, float, np.number)) and 0 < rtol < 1):
         raise faults("1 fault in the arguments", [f"rtol: must be between 0 and 1, got {rtol!r}."])
     blocks, size = _layout(task, samples, seed)
@@ -287,11 +335,21 @@ def solve(
 
 
 def solve_rates(
-    x, y, *, rates, samples=8000, seed=0, responses=True, progress=False, **case
+    x: ArrayLike,
+    y: ArrayLike,
+    *,
+    rates: Sequence[float | ArrayLike],
+    samples: int = 8000,
+    seed: int = 0,
+    responses: bool = True,
+    progress: bool | Callable[[int, int], None] = False,
+    **case: Any,
 ) -> list[Trajectory]:
-    r"""`solve` at each of `rates` (each a float or one per step), side by side and with the same noise. `case`: arguments of `solve`.
+    r"""`solve` at each of `rates` (each a float or one per step), side by side and with the same noise.
+    `case`: arguments of `solve`.
 
-    >>> slow, fast = solve_rates([[1.0, 1.0]], [1.0], rates=[0.1, 0.2], depth=1, activation="tanh", steps=2, samples=400)
+    >>> case = dict(depth=1, activation="tanh", steps=2, samples=400)
+    >>> slow, fast = solve_rates([[1.0, 1.0]], [1.0], rates=[0.1, 0.2], **case)
     >>> bool(slow.f[1, 0] < fast.f[1, 0])
     True
     """
@@ -315,7 +373,8 @@ def _announce(task: Problem, blocks: int, size: int, progress) -> None:
 
 
 def _refine(drawn: _Blocks, seed: int, rtol: float, limit: int) -> _Blocks:
-    """More blocks until |stderr| <= rtol |f|; larger ones while they scatter so much that their bias, of second order, would matter."""
+    """More blocks until |stderr| <= rtol |f|; larger ones while they scatter so much that their bias, of
+    second order, would matter."""
     while (error := drawn.averages[0].relative_error()) > rtol and drawn.averages[0].diverged is None:
         average, size = drawn.averages[0], drawn.size
         scatter = error * math.sqrt(average.count)
@@ -325,7 +384,8 @@ def _refine(drawn: _Blocks, seed: int, rtol: float, limit: int) -> _Blocks:
             blocks = min(math.ceil(average.count * (error / rtol) ** 2 * 1.1), limit // size)
             if blocks <= average.count:
                 warnings.warn(
-                    f"rtol = {rtol:g} was not reached: |stderr|/|f| = {error:.2g} at {average.count * size} samples, {_GROWTH} times those asked for."
+                    f"rtol = {rtol:g} was not reached: |stderr|/|f| = {error:.2g} at {average.count * size} "
+                    f"samples, {_GROWTH} times those asked for."
                     " Pass more samples, or a looser rtol.",
                     stacklevel=3,
                 )

@@ -1,17 +1,19 @@
 r"""Training dynamics of the sites of a residual network, finite or infinite, in one causal pass.
 
-A site is one of the N coordinates of the stream; the skip keeps it through all layers. Given what the initial weights send to a
-site, U = N^-1/2 W(0) phi forward and Z = N^-1/2 W(0)^T g backward, its training is
+A site is one of the N coordinates of the stream; the skip keeps it through all layers. Given what the initial
+weights send to a site, U = N^-1/2 W(0) phi forward and Z = N^-1/2 W(0)^T g backward, its training is
 (docs/theory.md, equation (30))
 
     h^1(t)     = d(t) chi + sum_{s<t,nu} q_nu(t,s) K^x g^1_nu(s)
     h^{l+1}(t) = h^l(t) + b d(t) U^l(t) + b^2 rho sum_{s<t,nu} q_nu(t,s) Phi^l(t,s) g^{l+1}_nu(s)
-    w(t)       = d(t) w0 + sum_{s<t,nu} q_nu(t,s) phi(h^{L+1}_nu(s))                 f = <w phi(h^{L+1})> / gamma_0
-    g^l(t)     = g^{l+1}(t) + b phi'(h^l) [ d(t) Z^l(t) + b rho sum_{s<t,nu} q_nu(t,s) G^{l+1}(t,s) phi(h^l_nu(s)) ]
+    w(t)       = d(t) w0 + sum_{s<t,nu} q_nu(t,s) phi(h^{L+1}_nu(s))          f = <w phi(h^{L+1})> / gamma_0
+    g^l(t)     = g^{l+1}(t) + b phi'(h^l) [ d(t) Z^l(t)
+                                            + b rho sum_{s<t,nu} q_nu(t,s) G^{l+1}(t,s) phi(h^l_nu(s)) ]
 
-with q = gamma_0 a(t,s) m(s) Delta(s), Phi and G averages over the sites, exactly at every width. Only (U, Z) differ: a finite network
-multiplies by its matrices (`finite`), the infinite one draws Gaussian fields with responses (`dmft`). So the test of this file
-against autograd and torch.optim.SGD is a test of both. Several outputs give g, w and Delta an index c, kept flat as (nu, c).
+with q = gamma_0 a(t,s) m(s) Delta(s), Phi and G averages over the sites, exactly at every width. Only (U, Z)
+differ: a finite network multiplies by its matrices (`finite`), the infinite one draws Gaussian fields with
+responses (`dmft`). So the test of this file against autograd and torch.optim.SGD is a test of both. Several
+outputs give g, w and Delta an index c, kept flat as (nu, c).
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ class Diverged(Exception):
 
 
 class Seen(NamedTuple):
-    """A field x of this step (n, k, S), the same times the sites' weights, its kernel with the training points' past and present, and E[x x^T]."""
+    """A field x of this step (n, k, S), the same times the sites' weights, its kernel with the training
+    points' past and present, and E[x x^T]."""
 
     value: torch.Tensor
     weighted: torch.Tensor
@@ -48,15 +51,18 @@ class Sites(Protocol):
     weights: torch.Tensor | None  # (n, 1, S) of mean 1, if averages over sites are weighted
 
     def watch(self, features: list[torch.Tensor], gradients: list[torch.Tensor]) -> None:
-        """Called before step 0 with what will hold phi(h^l) (n, (T+1) P, S) and g^l (n, (T+1) P C, S) of all layers and times."""
+        """Called before step 0 with what will hold phi(h^l) (n, (T+1) P, S) and g^l (n, (T+1) P C, S) of all
+        layers and times."""
         ...
 
     def settle(self, features: list[torch.Tensor], gradients: list[torch.Tensor]) -> None:
-        """Called once, after step 0, with phi(h^l(0)) (n, P, S) and g^l(0) (n, P C, S) of all layers; may set the weights."""
+        """Called once, after step 0, with phi(h^l(0)) (n, P, S) and g^l(0) (n, P C, S) of all layers; may set
+        the weights."""
         ...
 
     def forward(self, layer: int, phi: Seen) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """U (n, P, S) from phi(h^layer(t)) of the same shape; the second, if any, are coefficients of g^{layer+1}(s < t) to be added."""
+        """U (n, P, S) from phi(h^layer(t)) of the same shape; the second, if any, are coefficients of
+        g^{layer+1}(s < t) to be added."""
         ...
 
     def backward(self, layer: int, g: Seen) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -64,7 +70,8 @@ class Sites(Protocol):
         ...
 
     def test_start(self) -> torch.Tensor:
-        """chi (n, Q, S) of the test points, called once per step after the forward pass of the training points."""
+        """chi (n, Q, S) of the test points, called once per step after the forward pass of the training
+        points."""
         ...
 
     def look(self, layer: int, phi: Seen) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -72,8 +79,9 @@ class Sites(Protocol):
         ...
 
 
-class Run:
-    """n trajectories: f (n, T+1, P+Q, C), phi and g (n, L+1, (T+1) P, (T+1) P), diverged (n,), steps at which each ended."""
+class Trajectories:
+    """n trajectories: f (n, T+1, P+Q, C), phi and g (n, L+1, (T+1) P, (T+1) P), diverged (n,), steps at which
+    each ended."""
 
     def __init__(self, task: Problem, count: int):
         size = (task.steps + 1) * task.points
@@ -97,11 +105,11 @@ def _mirror(store: torch.Tensor, points: int) -> None:
         store[:, :, :start, here] = store[:, :, here, :start].mT
 
 
-def run(task: Problem, sites: Sites, tick: Callable[[], None] = lambda: None) -> Run:
+def train(task: Problem, sites: Sites, tick: Callable[[], None] = lambda: None) -> Trajectories:
     """Train for T steps at finite depth; `tick` is called after each step."""
     points, outputs, depth = task.points, task.outputs, int(task.depth)
     count, _, width = sites.start.shape
-    result = Run(task, count)
+    result = Trajectories(task, count)
     features = [sites.start.new_empty(count, (task.steps + 1) * points, width) for _ in range(depth + 1)]
     gradients = [
         sites.start.new_empty(count, (task.steps + 1) * points * outputs, width) for _ in range(depth + 1)
@@ -111,7 +119,7 @@ def run(task: Problem, sites: Sites, tick: Callable[[], None] = lambda: None) ->
     zero = None
     for t in range(task.steps + 1):
         try:
-            f = _step(task, sites, t, result, features, gradients, delta, zero)
+            f = _Step(task, sites, t, result, features, gradients, delta).output(zero)
         except Diverged:
             result.diverged.clamp_(max=t)
             break
@@ -134,11 +142,11 @@ def run(task: Problem, sites: Sites, tick: Callable[[], None] = lambda: None) ->
     return result
 
 
-def _weighted(sites: Sites, x: torch.Tensor) -> torch.Tensor:
+def _weigh(sites: Sites, x: torch.Tensor) -> torch.Tensor:
     return x if sites.weights is None else x * sites.weights
 
 
-def _scaled(x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+def _times(x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     """factor x for factors (n,), without a pass over the sites where they are all 1."""
     return x if bool((factor == 1).all()) else x * factor[:, None, None]
 
@@ -151,107 +159,164 @@ def _over_outputs(row: torch.Tensor, points: int, outputs: int) -> torch.Tensor:
     return blocks.diagonal(dim1=2, dim2=4).mean(-1)
 
 
-def _settle(task, sites, result, features, gradients) -> None:
+def _settle(
+    task: Problem,
+    sites: Sites,
+    result: Trajectories,
+    features: list[torch.Tensor],
+    gradients: list[torch.Tensor],
+) -> None:
+    """Let the sites set their weights from the fields at the start; kernels of time 0 are recorded again with
+    them."""
     points, outputs = task.points, task.outputs
     start = [x[:, :points] for x in features], [x[:, : points * outputs] for x in gradients]
     sites.settle(*start)
     if sites.weights is None:
         return
     for layer, (phi, g) in enumerate(zip(*start, strict=True)):
-        _record(result.phi, layer, 0, _weighted(sites, phi) @ phi.mT / phi.shape[2])
-        _record(result.g, layer, 0, _over_outputs(_weighted(sites, g) @ g.mT / g.shape[2], points, outputs))
+        _record(result.phi, layer, 0, _weigh(sites, phi) @ phi.mT / phi.shape[2])
+        _record(result.g, layer, 0, _over_outputs(_weigh(sites, g) @ g.mT / g.shape[2], points, outputs))
 
 
-def _step(task, sites, t, result, features, gradients, delta, zero) -> torch.Tensor:
-    points, outputs, depth = task.points, task.outputs, int(task.depth)
-    count, _, width = sites.start.shape
-    b, rate, decay = task.branch, task.block_rate, task.decay(t)
-    past, past_g, size = t * points, t * points * outputs, points * outputs
-    pull = task.drive(t)[..., None] * delta[:, :t]  # q_nu(t,s) of each output, (n, t, P, C)
+class _Step:
+    """Time t of the equations above, for all ensembles: forward, the test points, the output, backward."""
 
-    def kick(row: torch.Tensor) -> torch.Tensor:
+    def __init__(
+        self,
+        task: Problem,
+        sites: Sites,
+        t: int,
+        result: Trajectories,
+        features: list[torch.Tensor],
+        gradients: list[torch.Tensor],
+        delta: torch.Tensor,
+    ):
+        self.task, self.sites, self.t, self.result = task, sites, t, result
+        self.features, self.gradients, self.delta = features, gradients, delta
+        self.depth, self.decay = int(task.depth), task.decay(t)
+        self.count, _, self.width = sites.start.shape
+        self.size = task.points * task.outputs
+        self.past, self.past_g = t * task.points, t * self.size
+        self.pull = task.drive(t)[..., None] * delta[:, :t]  # q_nu(t,s) of each output, (n, t, P, C)
+        self.slopes: list[torch.Tensor] = []
+
+    def output(self, zero: torch.Tensor | None) -> torch.Tensor:
+        """f (n, P + Q, C), with features, gradients, kernels and delta of time t recorded."""
+        task, points = self.task, self.task.points
+        weighted = self._forward().weighted
+        w = self._readout()
+        if task.tests:
+            weighted = torch.cat([weighted, _weigh(self.sites, self._look())], 1)
+        f = weighted @ w.mT / (self.width * task.gamma0)
+        centred = f - (f if zero is None else zero)
+        self.delta[:, self.t] = signal(task.loss, centred[:, :points], task.y)
+        self._backward(w)
+        return f
+
+    def _kick(self, row: torch.Tensor) -> torch.Tensor:
         """q kernel(mu; s nu) as coefficients of g_{nu c}(s), (n, k, t P C), for a kernel row (n, k, t P)."""
-        return (row.reshape(len(row), -1, t, points, 1) * pull[:, None]).reshape(count, -1, past_g)
+        blocks = row.reshape(len(row), -1, self.t, self.task.points, 1)
+        return (blocks * self.pull[:, None]).reshape(self.count, -1, self.past_g)
 
-    def first(start: torch.Tensor, gram: torch.Tensor) -> torch.Tensor:
-        return (
-            torch.baddbmm(_scaled(start, decay), kick(gram.repeat(1, t)[None]), gradients[0][:, :past_g])
-            if t
-            else start
-        )
+    def _first(self, start: torch.Tensor, gram: torch.Tensor) -> torch.Tensor:
+        if not self.t:
+            return start
+        kick = self._kick(gram.repeat(1, self.t)[None])
+        return torch.baddbmm(_times(start, self.decay), kick, self.gradients[0][:, : self.past_g])
 
-    def next_layer(
-        h: torch.Tensor, sent: tuple[torch.Tensor, torch.Tensor | None], row: torch.Tensor, layer: int
+    def _next(
+        self,
+        h: torch.Tensor,
+        sent: tuple[torch.Tensor, torch.Tensor | None],
+        row: torch.Tensor,
+        layer: int,
     ) -> torch.Tensor:
-        field, response = sent
-        h = torch.add(h, _scaled(field, decay), alpha=b)
-        if not t:
+        """h^{layer+1} from h^layer, what the initial weights send, and the kernel row of h^layer."""
+        b, (field, response) = self.task.branch, sent
+        h = torch.add(h, _times(field, self.decay), alpha=b)
+        if not self.t:
             return h
-        coefficients = (b * b * rate) * kick(row[:, :, :past])
+        coefficients = (b * b * self.task.block_rate) * self._kick(row[:, :, : self.past])
         if response is not None:
-            coefficients += b * _scaled(response, decay)
-        return torch.baddbmm(h, coefficients, gradients[layer + 1][:, :past_g])
+            coefficients += b * _times(response, self.decay)
+        return torch.baddbmm(h, coefficients, self.gradients[layer + 1][:, : self.past_g])
 
-    slopes: list[torch.Tensor] = []
-
-    def activate(h: torch.Tensor, layer: int) -> Seen:
+    def _activate(self, h: torch.Tensor, layer: int) -> Seen:
         """phi(h^layer(t)) and its kernel row, both recorded."""
-        value, slope = task.activation.both(h)
-        slopes.append(slope)
-        features[layer][:, past : past + points] = value
-        weighted = _weighted(sites, value)
-        row = weighted @ features[layer][:, : past + points].mT / width
-        _record(result.phi, layer, t, row)
-        return Seen(value, weighted, row, row[:, :, past:])
+        upto = self.past + self.task.points
+        value, slope = self.task.activation.both(h)
+        self.slopes.append(slope)
+        self.features[layer][:, self.past : upto] = value
+        weighted = _weigh(self.sites, value)
+        row = weighted @ self.features[layer][:, :upto].mT / self.width
+        _record(self.result.phi, layer, self.t, row)
+        return Seen(value, weighted, row, row[:, :, self.past :])
 
-    h = first(sites.start, task.gram[:points, :points])
-    phi = activate(h, 0)
-    for layer in range(depth):
-        h = next_layer(h, sites.forward(layer, phi), phi.row, layer)
-        phi = activate(h, layer + 1)
-    w = _scaled(sites.readout, decay)
-    if t:
-        w = torch.baddbmm(
-            w, pull.permute(0, 3, 1, 2).reshape(count, outputs, past), features[depth][:, :past]
-        )
-    weighted = phi.weighted
+    def _forward(self) -> Seen:
+        """The training points through all layers; the last layer's features."""
+        points = self.task.points
+        h = self._first(self.sites.start, self.task.gram[:points, :points])
+        phi = self._activate(h, 0)
+        for layer in range(self.depth):
+            h = self._next(h, self.sites.forward(layer, phi), phi.row, layer)
+            phi = self._activate(h, layer + 1)
+        return phi
 
-    if task.tests:
-        h = first(sites.test_start(), task.gram[points:, :points])
-        seen = task.activation(h)
-        for layer in range(depth):
-            load = _weighted(sites, seen)
-            row = load @ features[layer][:, : past + points].mT / width
-            h = next_layer(h, sites.look(layer, Seen(seen, load, row, load @ seen.mT / width)), row, layer)
-            seen = task.activation(h)
-        weighted = torch.cat([weighted, _weighted(sites, seen)], 1)
-    f = weighted @ w.mT / (width * task.gamma0)
-    centred = f - (f if zero is None else zero)
-    delta[:, t] = signal(task.loss, centred[:, :points], task.y)
+    def _readout(self) -> torch.Tensor:
+        w = _times(self.sites.readout, self.decay)
+        if not self.t:
+            return w
+        pull = self.pull.permute(0, 3, 1, 2).reshape(self.count, self.task.outputs, self.past)
+        return torch.baddbmm(w, pull, self.features[self.depth][:, : self.past])
 
-    g = (slopes[depth][:, :, None] * w[:, None]).reshape(count, size, width)
-    for layer in range(depth, -1, -1):
-        gradients[layer][:, past_g : past_g + size] = g
-        weighted = _weighted(sites, g)
-        row = weighted @ gradients[layer][:, : past_g + size].mT / width
-        _record(result.g, layer, t, _over_outputs(row, points, outputs))
-        if layer == 0:
-            break
-        field, response = sites.backward(layer - 1, Seen(g, weighted, row, row[:, :, past_g:]))
-        z = _scaled(field, decay)
+    def _look(self) -> torch.Tensor:
+        """The test points through all layers, which leave no trace; the last layer's features."""
+        points = self.task.points
+        h = self._first(self.sites.test_start(), self.task.gram[points:, :points])
+        seen = self.task.activation(h)
+        for layer in range(self.depth):
+            load = _weigh(self.sites, seen)
+            row = load @ self.features[layer][:, : self.past + points].mT / self.width
+            sent = self.sites.look(layer, Seen(seen, load, row, load @ seen.mT / self.width))
+            h = self._next(h, sent, row, layer)
+            seen = self.task.activation(h)
+        return seen
+
+    def _backward(self, w: torch.Tensor) -> None:
+        """Gradients of all layers, from the readout's."""
+        outputs, upto = self.task.outputs, self.past_g + self.size
+        g = (self.slopes[self.depth][:, :, None] * w[:, None]).reshape(self.count, self.size, self.width)
+        for layer in range(self.depth, -1, -1):
+            self.gradients[layer][:, self.past_g : upto] = g
+            weighted = _weigh(self.sites, g)
+            row = weighted @ self.gradients[layer][:, :upto].mT / self.width
+            _record(self.result.g, layer, self.t, _over_outputs(row, self.task.points, outputs))
+            if layer == 0:
+                break
+            sent = self.sites.backward(layer - 1, Seen(g, weighted, row, row[:, :, self.past_g :]))
+            z = self._sent_back(sent, row, layer)
+            slope = self.slopes[layer - 1]
+            slope = slope if outputs == 1 else slope.repeat_interleave(outputs, 1)
+            g = torch.addcmul(g, slope, z, value=self.task.branch)
+
+    def _sent_back(
+        self, sent: tuple[torch.Tensor, torch.Tensor | None], row: torch.Tensor, layer: int
+    ) -> torch.Tensor:
+        """What layer sends back through its weights: their initial values' part, and what training added."""
+        task, (field, response) = self.task, sent
+        z = _times(field, self.decay)
         if response is not None:
-            response = _scaled(response, decay)
-        if t:
-            pulled = (row[:, :, :past_g].reshape(count, size, t, points, outputs) * pull[:, None]).sum(
-                -1
-            ).reshape(count, size, past) * (b * rate)
-            response = (
-                pulled
-                if response is None
-                else response + torch.nn.functional.pad(pulled, (0, response.shape[2] - past))
+            response = _times(response, self.decay)
+        if self.t:
+            blocks = row[:, :, : self.past_g].reshape(
+                self.count, self.size, self.t, task.points, task.outputs
             )
-        if response is not None:
-            z = torch.baddbmm(z, response, features[layer - 1][:, : response.shape[2]])
-        slope = slopes[layer - 1] if outputs == 1 else slopes[layer - 1].repeat_interleave(outputs, 1)
-        g = torch.addcmul(g, slope, z, value=b)
-    return f
+            pulled = (blocks * self.pull[:, None]).sum(-1).reshape(self.count, self.size, self.past)
+            pulled = pulled * (task.branch * task.block_rate)
+            if response is None:
+                response = pulled
+            else:
+                response = response + torch.nn.functional.pad(pulled, (0, response.shape[2] - self.past))
+        if response is None:
+            return z
+        return torch.baddbmm(z, response, self.features[layer - 1][:, : response.shape[2]])

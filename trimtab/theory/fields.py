@@ -1,25 +1,31 @@
-r"""Gaussian fields drawn as time goes on, with responses by Stein's lemma: what replaces the matrices at infinite width.
+r"""Gaussian fields drawn as time goes on, with responses by Stein's lemma: what replaces the matrices at
+infinite width.
 
 Between layers an infinitely wide network sends to each site (docs/theory.md, equations (32) to (34))
 
     U(t) = u(t) + sum_{s<t}  A(t,s) g(s)      u ~ GP(0, Phi),  A(t,s) = <d phi(t) / d r(s)>
     Z(t) = r(t) + sum_{s<=t} B(t,s) phi(s)    r ~ GP(0, G),    B(t,s) = <d g(t) / d u(s)>
 
-over S sampled sites. Each field x (phi or g) keeps a whitened basis v of its past and the noise eps of its Gaussian partner:
+over S sampled sites. Each field x (phi or g) keeps a whitened basis v of its past and the noise eps of its
+Gaussian partner:
 
-    M = E[x v^T],   x - M v = V sqrt(lam) v_new,   u = [M, V sqrt(lam)] [eps, eps_new],   A g = (E[x eps_r^T] - M D) v_g
+    M = E[x v^T],   x - M v = V sqrt(lam) v_new,   u = [M, V sqrt(lam)] [eps, eps_new],
+    A g = (E[x eps_r^T] - M D) v_g
 
-so no kernel is ever inverted, no phi'' is needed and nothing in the past changes. D = E[v eps_r^T] where v is older than eps_r and truly
-uncorrelated with it: a control variate, which leaves of the response's noise only that of what is new in x. A direction enters only if
-lam > tol x mean E[x^2], and is otherwise dropped from noise *and* responses: the sampled kernel's tail is noise, and feeding it back makes
-converged runs drift. Sites come in pairs (w0, r) -> (-w0, -r), and noise rows are orthogonal to each other and to the constant, so the
-Gaussians' moments are exact.
+so no kernel is ever inverted, no phi'' is needed and nothing in the past changes. D = E[v eps_r^T] where v is
+older than eps_r and truly uncorrelated with it: a control variate, which leaves of the response's noise only
+that of what is new in x. A direction enters only if lam > tol x mean E[x^2], and is otherwise dropped from
+noise *and* responses: the sampled kernel's tail is noise, and feeding it back makes converged runs drift.
+Sites come in pairs (w0, r) -> (-w0, -r), and noise rows are orthogonal to each other and to the constant, so
+the Gaussians' moments are exact.
 
-v is a combination of past x, v = N x(0..t), so M is the kernel's row times N^T and A g the past g times N_g and a row: nothing but the past itself
-is kept per site (`Field`). The linear network, exact to rounding down to lam = 1e-14, keeps v too (`ExactField`).
+v is a combination of past x, v = N x(0..t), so M is the kernel's row times N^T and A g the past g times N_g
+and a row: nothing but the past itself is kept per site (`Field`). The linear network, exact to rounding down
+to lam = 1e-14, keeps v too (`ExactField`).
 
-n trajectories (blocks of noise, rates) go side by side in the first axis. Where they keep different directions the missing ones are rows of
-zeros, so what one trajectory does never depends on the others' values.
+n trajectories (blocks of noise, rates) go side by side in the first axis. Where they keep different
+directions the missing ones are rows of zeros, so what one trajectory does never depends on the others'
+values.
 """
 
 from __future__ import annotations
@@ -84,8 +90,8 @@ def _split(x: torch.Tensor, sign: int) -> torch.Tensor:
 
 
 class Noise:
-    """Standard normal rows (n, k, H), orthonormal (E[eps eps^T] = 1) to all earlier ones while these fill at most `share` of the space,
-    to the same field's own after that."""
+    """Standard normal rows (n, k, H), orthonormal (E[eps eps^T] = 1) to all earlier ones while these fill at
+    most `share` of the space, to the same field's own after that."""
 
     def __init__(
         self, half: int, generators: list[np.random.Generator], share: float, passes: int, constant: bool
@@ -125,7 +131,8 @@ class Noise:
 
 
 class Field:
-    """One field's past: the noise (n, r, H) of its Gaussian partner, and its whitened basis in terms of itself, v = N x(0..t), N (n, r, (T+1) k)."""
+    """One field's past: the noise (n, r, H) of its Gaussian partner, and its whitened basis in terms of
+    itself, v = N x(0..t), N (n, r, (T+1) k)."""
 
     def __init__(self, width: int, noise: Noise, tol: float, entries: int):
         count = len(noise.generators)
@@ -135,7 +142,8 @@ class Field:
     def extend(
         self, x: Seen, weights: torch.Tensor | None, exact: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Take x (n, k, S) in and draw its partner's value (n, k, H), given the partner's past, and M. `exact`: E[x x^T] where it is known."""
+        """Take x (n, k, S) in and draw its partner's value (n, k, H), given the partner's past, and M.
+        `exact`: E[x x^T] where it is known."""
         size = x.value.shape[1]
         self.seen += size
         known, covariance = self.project(x, weights)
@@ -202,7 +210,8 @@ def _eigh(covariance: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class Crossing:
-    """D (n, r, q): sampled correlations of a basis v with the other field's noise eps where v is older, which are noise. Others are 0."""
+    """D (n, r, q): sampled correlations of a basis v with the other field's noise eps where v is older, which
+    are noise. Others are 0."""
 
     def __init__(self, count: int):
         self.value = torch.zeros(count, 0, 0, dtype=torch.float64)
@@ -300,7 +309,8 @@ class GaussianSites:
     def _send(
         self, layer: int, x: Seen, own: Field, partner: Field, sign: int, exact: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """x's Gaussian partner, drawn, and the response to the noise in x: the noise of `partner`, odd in a pair (sign -1) for phi, even for g."""
+        """x's Gaussian partner, drawn, and the response to the noise in x: the noise of `partner`, odd in a
+        pair (sign -1) for phi, even for g."""
         drawn, known = own.extend(x, self.weights, exact)
         self.cross[-sign][layer].extend(
             partner, self.past[-sign][layer], own.eps.value, self.even.weights, -sign
@@ -340,7 +350,8 @@ class GaussianSites:
         full[:, :, : made[0].shape[1]] = torch.stack(made, 1)
         return full
 
-    # Test points: noise given all that training has drawn, new at every step, since no output depends on its joint law over time.
+    # Test points: noise given all that training has drawn, new at every step, since no output depends on its
+    # joint law over time.
 
     def test_start(self) -> torch.Tensor:
         points, (vectors, scale) = self.task.points, self.axes

@@ -1,12 +1,15 @@
-r"""The finite twin: an ensemble of residual networks of width N, trained exactly, with the fields of the limit.
+r"""The finite twin: an ensemble of residual networks of width N, trained exactly, with the fields of the
+limit.
 
 Raw N(0,1) weights, every scale a multiplier (docs/theory.md, equations (1) and (30)),
 SGD at eta = eta_0 gamma_0^2 N:
 
-    h^1 = D^-1/2 W^0 x     h^{l+1} = h^l + beta L^-alpha N^-1/2 W^l phi(h^l)     f = (gamma_0 N)^-1 w . phi(h^{L+1}) - f(0)
+    h^1 = D^-1/2 W^0 x     h^{l+1} = h^l + beta L^-alpha N^-1/2 W^l phi(h^l)
+    f = (gamma_0 N)^-1 w . phi(h^{L+1}) - f(0)
 
-The matrices are never rewritten: gradient descent adds outer products of features and gradients, so W(t) stays d(t) W(0) plus a term of rank
-T P, kept as such (`dynamics`). A step then reads each W(0) twice and writes none; `dtype=torch.float32` halves that for the matrices alone.
+The matrices are never rewritten: gradient descent adds outer products of features and gradients, so W(t)
+stays d(t) W(0) plus a term of rank T P, kept as such (`dynamics`). A step then reads each W(0) twice and
+writes none; `dtype=torch.float32` halves that for the matrices alone.
 
 Kernels scatter around the limit as N^-1/2 with covariance Sigma_L / N (docs/theory.md, equation (44)):
 `.variance` is N x the variance over seeds.
@@ -15,15 +18,18 @@ Kernels scatter around the limit as N^-1/2 with covariance Sigma_L / N (docs/the
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from trimtab.errors import faults
+from trimtab.theory.activations import Function
 from trimtab.theory.conditioned import Conditioned
-from trimtab.theory.dynamics import run
+from trimtab.theory.dynamics import train
 from trimtab.theory.problem import Problem, problem
 from trimtab.theory.results import Moments, Stderr, Trajectory, public_fields
 
@@ -80,24 +86,8 @@ def init_fluctuation(depth: float) -> float:
     return 2 + (4 + 2 / depth) / (1 + 1 / depth) ** 2
 
 
-def simulate(
-    x, y, *, width, seeds, depth, activation, lr, steps, gamma0=1.0, alpha=0.5, beta=1.0, loss="mse", momentum=0.0, weight_decay=0.0,
-    batches=None, x_test=None, samples=None, rtol=None, seed=0, responses=True, dtype=torch.float64,
-    matrices=True,
-) -> Trajectory:  # fmt: skip
-    r"""Train an ensemble of finite networks, exactly as `solve` trains the infinite one.
-
-    `width` N; `seeds`: how many networks, drawn from `seed`, `seed` + 1, ..., or a list of seeds. All other arguments as in `solve`;
-    `depth` is finite; `samples` and `rtol` are accepted for symmetry and have no effect. `dtype` is that of the N x N matrices.
-    `matrices=False` draws only what the matrices do to the vectors they meet (`conditioned`): other networks of exactly the same law, for O(N (T P)^2) per
-    layer, so N may be 100 000.
-    Fields are means over the ensemble (`.loss` is the mean of the networks' losses), `.stderr` their standard errors, `.variance` N x variance
-    over seeds of every field: Sigma_L for the kernels.
-
-    >>> net = simulate([[1.0, 1.0]], [1.0], width=32, seeds=4, depth=2, activation="tanh", lr=0.1, steps=3)
-    >>> net.f.shape, net.phi.shape, float(net.f[0, 0])
-    ((4, 1), (3, 4, 4, 1, 1), 0.0)
-    """
+def _seeds(width: int, seeds: int | Sequence[int], seed: int, depth: float, responses: bool) -> list[int]:
+    """The networks' seeds, or an error with all faults of what a finite network needs."""
     problems = []
     if isinstance(width, bool) or not isinstance(width, (int, np.integer)) or width < 1:
         problems.append(f"width: must be an integer >= 1, got {width!r}.")
@@ -114,10 +104,66 @@ def simulate(
         )
     if problems:
         raise faults(f"{len(problems)} fault{'s'[: len(problems) > 1]} in the arguments", problems)
+    return chosen
+
+
+def simulate(
+    x: ArrayLike,
+    y: ArrayLike,
+    *,
+    width: int,
+    seeds: int | Sequence[int],
+    depth: float,
+    activation: str | Function,
+    lr: float | ArrayLike,
+    steps: int,
+    gamma0: float = 1.0,
+    alpha: float = 0.5,
+    beta: float = 1.0,
+    loss: str = "mse",
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    batches: Sequence[Sequence[int]] | None = None,
+    x_test: ArrayLike | None = None,
+    samples: int | None = None,
+    rtol: float | None = None,
+    seed: int = 0,
+    responses: bool = True,
+    dtype: torch.dtype = torch.float64,
+    matrices: bool = True,
+) -> Trajectory:
+    r"""Train an ensemble of finite networks, exactly as `solve` trains the infinite one.
+
+    `width` N; `seeds`: how many networks, drawn from `seed`, `seed` + 1, ..., or a list of seeds. All other
+    arguments as in `solve`; `depth` is finite; `samples` and `rtol` are accepted for symmetry and have no
+    effect. `dtype` is that of the N x N matrices. `matrices=False` draws only what the matrices do to the
+    vectors they meet (`conditioned`): other networks of exactly the same law, for O(N (T P)^2) per layer, so
+    N may be 100 000. Fields are means over the ensemble (`.loss` is the mean of the networks' losses),
+    `.stderr` their standard errors, `.variance` N x variance over seeds of every field: Sigma_L for the
+    kernels.
+
+    >>> net = simulate([[1.0, 1.0]], [1.0], width=32, seeds=4, depth=2, activation="tanh", lr=0.1, steps=3)
+    >>> net.f.shape, net.phi.shape, float(net.f[0, 0])
+    ((4, 1), (3, 4, 4, 1, 1), 0.0)
+    """
+    chosen = _seeds(width, seeds, seed, depth, responses)
+    # Each solver spells its arguments out, alike: they are its public signature, checked once in `problem`.
     task = problem(
-        x, y, depth=depth, activation=activation, lr=lr, steps=steps, gamma0=gamma0, alpha=alpha, beta=beta, loss=loss, momentum=momentum,
-        weight_decay=weight_decay, batches=batches, x_test=x_test,
-    )  # fmt: skip
+        x,
+        y,
+        depth=depth,
+        activation=activation,
+        lr=lr,
+        steps=steps,
+        gamma0=gamma0,
+        alpha=alpha,
+        beta=beta,
+        loss=loss,
+        momentum=momentum,
+        weight_decay=weight_decay,
+        batches=batches,
+        x_test=x_test,
+    )
     met = (task.steps + 1) * (len(task.inputs) + task.points * task.outputs)  # vectors a matrix meets
     together = max(1, _BATCH_BYTES // (8 * int(task.depth) * width * (width if matrices else 3 * met)))
     names = ("f", "loss", "phi", "g", "ntk", "f_test")
@@ -125,7 +171,7 @@ def simulate(
     ends = []
     for start in range(0, len(chosen), together):
         several = chosen[start : start + together]
-        result = run(
+        result = train(
             task,
             Networks(task, int(width), several, dtype)
             if matrices
@@ -147,6 +193,5 @@ def simulate(
     layers = np.arange(int(task.depth) + 1) / int(task.depth)
     common = {"stderr": Stderr(**error), "tau": layers, "samples": len(chosen)}
     ended = min(ends)
-    return Trajectory(
-        **mean, **common, diverged=ended if ended <= task.steps else None, variance=Trajectory(**variance, **common)
-    )  # fmt: skip
+    diverged = ended if ended <= task.steps else None
+    return Trajectory(**mean, **common, diverged=diverged, variance=Trajectory(**variance, **common))

@@ -1,17 +1,21 @@
-r"""Sigma_L at the start: N x the variance over networks of the kernels and of the NTK, one input, any activation, no sampling.
+r"""Sigma_L at the start: N x the variance over networks of the kernels and of the NTK, one input, any
+activation, no sampling.
 
 At initialisation sites are independent given the averages they share (docs/theory.md, equation (46)):
 h^{l+1} = h^l + b sqrt(Phi^l) eps,
-g^l = g^{l+1} + b phi'(h^l) sqrt(G^{l+1}) eps'. So an average q = (Phi^l, G^l, ...) over N sites moves by the sites' own scatter xi and by what
-the other averages have moved,
+g^l = g^{l+1} + b phi'(h^l) sqrt(G^{l+1}) eps'. So an average q = (Phi^l, G^l, ...) over N sites moves by the
+sites' own scatter xi and by what the other averages have moved,
 
-    dq = xi + J dq        N Cov(q) = (I - J)^-1 kappa (I - J)^-T        kappa = Cov of one site's (h^2, phi^2, g^2) over all layers
+    dq = xi + J dq        N Cov(q) = (I - J)^-1 kappa (I - J)^-T
+    kappa = Cov of one site's (h^2, phi^2, g^2) over all layers
 
-    Phi^l = E[phi^2],  var h^l = K^x + b^2 sum_{k<l} Phi^k       J by  d E[F(h)] / dq = E[F(h) (h^2 - q)] / 2 q^2
-    g^l given h is N(0, V_l),  V_l = phi'(h^{L+1})^2 + b^2 sum_{k>=l} phi'(h^k)^2 G^{k+1}       E[g_l^2 g_m^2] = E[2 V_m^2 + V_l V_m], l <= m
+    Phi^l = E[phi^2],  var h^l = K^x + b^2 sum_{k<l} Phi^k    J by  d E[F(h)] / dq = E[F(h) (h^2 - q)] / 2 q^2
+    g^l given h is N(0, V_l),  V_l = phi'(h^{L+1})^2 + b^2 sum_{k>=l} phi'(h^k)^2 G^{k+1}
+    E[g_l^2 g_m^2] = E[2 V_m^2 + V_l V_m],  l <= m
 
-and kappa needs only averages over pairs (h^l, h^m), whose covariance is the smaller variance. Forward and backward share their matrices, but what that
-adds, B(0,0) ~ N^-1/2, meets <g ...> = 0. The NTK is a function of q, and in the lazy limit training is a function of the NTK.
+and kappa needs only averages over pairs (h^l, h^m), whose covariance is the smaller variance. Forward and
+backward share their matrices, but what that adds, B(0,0) ~ N^-1/2, meets <g ...> = 0. The NTK is a function
+of q, and in the lazy limit training is a function of the NTK.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ import numpy as np
 import torch
 
 from trimtab.errors import faults
+from trimtab.theory.activations import Function
 from trimtab.theory.depths import neville
 from trimtab.theory.gauss import products
 from trimtab.theory.problem import Problem, problem
@@ -33,7 +38,8 @@ _NODES = 40  # per panel: 1e-10
 
 @dataclass(frozen=True)
 class Fluctuations:
-    """Means in the limit (`mean_*`) and N x variance over networks, at initialisation: `stream` |h^l|^2 / N, `phi`, `g` (L+1,) over the layer times `tau`, and `ntk`."""
+    """Means in the limit (`mean_*`) and N x variance over networks, at initialisation: `stream` |h^l|^2 / N,
+    `phi`, `g` (L+1,) over the layer times `tau`, and `ntk`."""
 
     stream: np.ndarray
     phi: np.ndarray
@@ -121,35 +127,44 @@ def _start(task: Problem) -> Fluctuations:
     weight = weight.reshape(-1)
     stream, features, gradients = covariance.diagonal().reshape(3, layers).numpy()
     return Fluctuations(
-        stream=stream, phi=features, g=gradients, ntk=float(weight @ covariance @ weight), mean_stream=q.numpy(), mean_phi=mean.numpy(),
-        mean_g=g.numpy(), mean_ntk=float(ntk), tau=np.arange(layers) / (layers - 1),
-    )  # fmt: skip
+        stream=stream,
+        phi=features,
+        g=gradients,
+        ntk=float(weight @ covariance @ weight),
+        mean_stream=q.numpy(),
+        mean_phi=mean.numpy(),
+        mean_g=g.numpy(),
+        mean_ntk=float(ntk),
+        tau=np.arange(layers) / (layers - 1),
+    )
 
 
-def fluctuate(*, depth, activation, size=1.0, alpha=0.5, beta=1.0) -> Fluctuations:
-    r"""N x variance over networks of width N at initialisation, to leading order in 1/N, for one input of |x|^2 / D = `size`.
+def fluctuate(
+    *,
+    depth: float,
+    activation: str | Function,
+    size: float = 1.0,
+    alpha: float = 0.5,
+    beta: float = 1.0,
+) -> Fluctuations:
+    r"""N x variance over networks of width N at initialisation, to leading order in 1/N, for one input of
+    |x|^2 / D = `size`.
 
-    `depth` L branches `beta` L^-`alpha`, or `math.inf` (depths 4 to 64 extrapolated, to 1e-5). Kernels of a network of width N then have standard
-    deviation sqrt(.phi / N) around `.mean_phi`, its NTK sqrt(.ntk / N) around `.mean_ntk`.
+    `depth` L branches `beta` L^-`alpha`, or `math.inf` (depths 4 to 64 extrapolated, to 1e-5). Kernels of a
+    network of width N then have standard deviation sqrt(.phi / N) around `.mean_phi`, its NTK sqrt(.ntk / N)
+    around `.mean_ntk`.
 
     >>> found = fluctuate(depth=4, activation="linear")
-    >>> float(round(found.stream[-1] / found.mean_stream[-1] ** 2, 6)), 2 + 4.5 / 1.25**2     # the closed form of `init_fluctuation`
+    >>> closed = 2 + 4.5 / 1.25**2  # `init_fluctuation`
+    >>> float(round(found.stream[-1] / found.mean_stream[-1] ** 2, 6)), closed
     (4.88, 4.88)
     """
     if not (isinstance(size, (int, float, np.number)) and 0 < size < math.inf):
         raise faults(
             "1 fault in the arguments", [f"size: |x|^2 / D must be a positive number, got {size!r}."]
         )
-    task = problem(
-        [[math.sqrt(size)]],
-        [0.0],
-        depth=depth,
-        activation=activation,
-        lr=1.0,
-        steps=1,
-        alpha=alpha,
-        beta=beta,
-    )
+    x = [[math.sqrt(size)]]
+    task = problem(x, [0.0], depth=depth, activation=activation, lr=1.0, steps=1, alpha=alpha, beta=beta)
     if not math.isinf(task.depth):
         return _start(task)
     levels = [_start(task.at_depth(level)) for level in _LADDER]

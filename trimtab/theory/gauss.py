@@ -7,13 +7,14 @@ For (a, b) ~ N(0, [[q1, c], [c, q2]]) this gives
 Closed forms (rho = c / sqrt(q1 q2), theta = arccos rho):
 
     linear   c                                                     1
-    relu     sqrt(q1 q2) (sin theta + (pi - theta) cos theta)/2pi  (pi - theta)/2pi         Cho & Saul 2009
-    erf      (2/pi) arcsin 2c/sqrt((1+2q1)(1+2q2))                 (4/pi)/sqrt((1+2q1)(1+2q2) - 4c^2)   Williams 1997
+    relu     sqrt(q1 q2) (sin theta + (pi - theta) cos theta)/2pi  (pi - theta)/2pi
+    erf      (2/pi) arcsin 2c/sqrt((1+2q1)(1+2q2))                 (4/pi)/sqrt((1+2q1)(1+2q2) - 4c^2)
     gelu     a b 1(u>0) 1(v>0) with u = a - z1, v = b - z2, both conditioned on (u, v); Phidot by Price
 
-Everything else goes through quadrature: Gauss-Legendre panels in a, then in b given a, both cut at zero,
-where activations have their kinks, and a again where b given a leaves its kink; so leaky relus and their like converge as fast as tanh does.
-All of it is differentiable in q1, q2 and c.
+relu: Cho and Saul 2009; erf: Williams 1997. Everything else goes through quadrature: Gauss-Legendre panels in
+a, then in b given a, both cut at zero, where activations have their kinks, and a again where b given a leaves
+its kink; so leaky relus and their like converge as fast as tanh does. All of it is differentiable in q1, q2
+and c.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ _TINY = 1e-300
 
 
 class _ArcCosine1(torch.autograd.Function):
-    """sin theta + (pi - theta) cos theta. Its derivative in rho is pi - theta, finite at rho = 1, where the chain rule gives inf * 0."""
+    """sin theta + (pi - theta) cos theta. Its derivative in rho is pi - theta, finite at rho = 1, where the
+    chain rule gives inf * 0."""
 
     @staticmethod
     def forward(ctx, rho):
@@ -104,7 +106,8 @@ def _legendre(nodes: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _panels(mean, sd, cuts, nodes):
-    """Nodes and weights for E[.] over N(mean, sd^2), in panels between `cuts`, ascending and in units of sd from the mean; the last axis is the nodes."""
+    """Nodes and weights for E[.] over N(mean, sd^2), in panels between `cuts`, ascending and in units of sd
+    from the mean; the last axis is the nodes."""
     unit, weight = _legendre(nodes)
     # in units of sd, so that sd -> 0 (two equal points) costs no digits
     edges = [
@@ -124,7 +127,8 @@ def _nodes(q1, q2, c, nodes: int):
     sd1 = torch.sqrt(q1.clamp_min(1e-24))
     slope = c / sd1**2
     sd2 = torch.sqrt((q2 - slope * c).clamp_min(1e-24))
-    # given a, b crosses its kink at zero within a layer of this width, thin where the two are nearly collinear
+    # given a, b crosses its kink at zero within a layer of this width, thin where the two are nearly
+    # collinear
     layer = _LAYER * sd2 / (slope * sd1).abs().clamp_min(_TINY)
     a, weight_a = _panels(torch.zeros_like(q1), sd1, (-layer, torch.zeros_like(q1), layer), nodes)
     mean, sd = slope.unsqueeze(-1) * a, sd2.unsqueeze(-1).expand(a.shape)
@@ -147,10 +151,12 @@ def products(
     *,
     nodes: int = _NODES,
 ) -> torch.Tensor:
-    """E[F_i(a) F_j(b)] (n, k, k) of the k `functions` F, stacked in the first axis, for n pairs of variances `q1`, `q2` and covariance `c`.
+    """E[F_i(a) F_j(b)] (n, k, k) of the k `functions` F, stacked in the first axis, for n pairs of variances
+    `q1`, `q2` and covariance `c`.
 
     >>> one = torch.ones(1, dtype=torch.float64)
-    >>> products(lambda h: torch.stack([h, h**2]), one, one, 0.5 * one)[0].round(decimals=6).tolist()     # c, and 1 + 2 c^2
+    >>> found = products(lambda h: torch.stack([h, h**2]), one, one, 0.5 * one)  # c, and 1 + 2 c^2
+    >>> found[0].round(decimals=6).tolist()
     [[0.5, 0.0], [0.0, 1.5]]
     """
     chunk, parts = max(1, 1_000_000 // (8 * nodes * nodes)), []
@@ -161,7 +167,8 @@ def products(
 
 
 def pair(phi, q1: torch.Tensor, q2: torch.Tensor, c: torch.Tensor, *, nodes: int = _NODES):
-    """(E[phi(a) phi(b)], E[phi'(a) phi'(b)]) for a, b of variances `q1`, `q2` and covariance `c`, elementwise.
+    """(E[phi(a) phi(b)], E[phi'(a) phi'(b)]) for a, b of variances `q1`, `q2` and covariance `c`,
+    elementwise.
 
     `nodes` is the number of quadrature nodes per panel; closed forms ignore it.
 

@@ -2,24 +2,28 @@ r"""The lazy limit gamma_0 -> 0: NNGP and NTK of the residual network, at finite
 
 Finite depth (docs/theory.md, equations (38) and (41)), elementwise on (P, P) matrices, H^1 = K^x:
 
-    H^{l+1} = H^l + b^2 Phi^l        G^l = G^{l+1} (1 + b^2 Phidot^l),  G^{L+1} = Phidot^{L+1}        b = beta L^-alpha
-    K       = Phi^{L+1} + b^2 rho sum_l G^{l+1} Phi^l + G^1 K^x                                        rho = L^{2 alpha - 1}
+    H^{l+1} = H^l + b^2 Phi^l    G^l = G^{l+1} (1 + b^2 Phidot^l),  G^{L+1} = Phidot^{L+1}   b = beta L^-alpha
+    K       = Phi^{L+1} + b^2 rho sum_l G^{l+1} Phi^l + G^1 K^x    rho = L^{2 alpha - 1}
 
 Infinite depth (docs/theory.md, equation (39)), alpha = 1/2,
 layer time tau in [0, 1]:  dH/dtau = beta^2 Phi(H),  dG/dtau = -beta^2 G Phidot. The second runs
-backwards, so we integrate E = int beta^2 Phidot and J = int e^-E Phi forwards with H and read G(tau) = Phidot(1) e^{E(1) - E(tau)}.
-For alpha > 1/2 the branches' variance L^{1 - 2 alpha} is gone in the limit and only the tangent kernel keeps them.
+backwards, so we integrate E = int beta^2 Phidot and J = int e^-E Phi forwards with H and read G(tau) =
+Phidot(1) e^{E(1) - E(tau)}. For alpha > 1/2 the branches' variance L^{1 - 2 alpha} is gone in the limit and
+only the tangent kernel keeps them.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from scipy.integrate import solve_ivp
 
+from trimtab.theory.activations import Function
 from trimtab.theory.gauss import kernel
 from trimtab.theory.losses import signal
 from trimtab.theory.problem import Problem, problem
@@ -37,11 +41,21 @@ class Lazy:
     g: np.ndarray
     tau: np.ndarray
 
-    def train(self, y, *, lr, steps, loss="mse", momentum=0.0, batches=None) -> np.ndarray:
+    def train(
+        self,
+        y: ArrayLike,
+        *,
+        lr: float | ArrayLike,
+        steps: int,
+        loss: str = "mse",
+        momentum: float = 0.0,
+        batches: Sequence[Sequence[int]] | None = None,
+    ) -> np.ndarray:
         """f (T+1, P[, C]) of gradient descent with the frozen kernel,
         f(t) = sum_{s<t} a(t,s) K m(s) Delta(s), f(0) = 0 (docs/theory.md, equation (42)).
 
-        Arguments as in `solve`. No weight decay: L2 of a strength that matters moves the weights by O(1), which is not lazy.
+        Arguments as in `solve`. No weight decay: L2 of a strength that matters moves the weights by O(1),
+        which is not lazy.
 
         >>> lazy([[1.0]], depth=1, activation="linear").train([1.0], lr=0.1, steps=2)[:, 0].round(4).tolist()
         [0.0, 0.5, 0.75]
@@ -111,19 +125,26 @@ def _infinite(task: Problem) -> Lazy:
     return Lazy(phi[-1], ntk, phi, g, _TAU.copy())
 
 
-def lazy(x, *, depth, activation="relu", alpha=0.5, beta=1.0) -> Lazy:
+def lazy(
+    x: ArrayLike,
+    *,
+    depth: float,
+    activation: str | Function = "relu",
+    alpha: float = 0.5,
+    beta: float = 1.0,
+) -> Lazy:
     r"""NNGP and NTK of the infinitely wide residual network at initialisation.
 
-    `x` (P, D): inputs, K^x = x x^T / D. `depth` L >= 1: number of residual branches, or `math.inf` for the layer-time ODE.
-    `activation`: relu, erf, tanh, gelu, linear or an elementwise torch function. Branches are multiplied by `beta` L^-`alpha`.
-    `.nngp` is Phi^{L+1}; `.ntk` is the kernel of training, df = (eta_0 / P) K Delta, with the block rate L^{2 alpha - 1} in it.
-    `.train(y, lr=, steps=)` trains with it.
+    `x` (P, D): inputs, K^x = x x^T / D. `depth` L >= 1: number of residual branches, or `math.inf` for the
+    layer-time ODE.
+    `activation`: relu, erf, tanh, gelu, linear or an elementwise torch function. Branches are multiplied by
+    `beta` L^-`alpha`. `.nngp` is Phi^{L+1}; `.ntk` is the kernel of training, df = (eta_0 / P) K Delta, with
+    the block rate L^{2 alpha - 1} in it. `.train(y, lr=, steps=)` trains with it.
 
     >>> x = [[1.0, 1.0]]
     >>> float(lazy(x, depth=math.inf).ntk[0, 0].round(6)), round(1.25 * math.exp(0.5), 6)
     (2.060902, 2.060902)
     """
-    task = problem(
-        x, [0.0] * len(x), depth=depth, activation=activation, lr=1.0, steps=1, alpha=alpha, beta=beta
-    )
+    targets = [0.0] * len(x)  # type: ignore[arg-type]
+    task = problem(x, targets, depth=depth, activation=activation, lr=1.0, steps=1, alpha=alpha, beta=beta)
     return _infinite(task) if math.isinf(task.depth) else _finite(task)

@@ -1,6 +1,7 @@
 r"""What is asked: data, network and optimizer, checked once, in the units of the limit.
 
-Every solver of this package takes the same arguments; they become one `Problem`, or one error that lists all faults.
+Every solver of this package takes the same arguments; they become one `Problem`, or one error that lists all
+faults.
 
     K^x = x x^T / D        b = beta L^-alpha        rho = L^{2 alpha - 1} (block rate, 1 at alpha = 1/2)
     drive_nu(t,s) = gamma_0 a(t,s) m_nu(s)          Delta enters the fields only through drive * Delta
@@ -11,10 +12,13 @@ See docs/theory.md, equations (1) and (28).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from trimtab.errors import faults
 from trimtab.theory.activations import Activation, Function
@@ -120,7 +124,8 @@ def _targets(y: np.ndarray, loss: str, problems: list[str]) -> tuple[np.ndarray,
             return np.eye(labels.max() + 1)[labels], False
         if (y < 0).any() or not np.allclose(y.sum(1), 1):
             problems.append(
-                "y: softmax targets (P, C) must be probabilities, rows >= 0 that sum to 1. Or pass labels (P,)."
+                "y: softmax targets (P, C) must be probabilities, rows >= 0 that sum to 1. "
+                "Or pass labels (P,)."
             )
         return y, False
     if loss == "logistic":
@@ -164,7 +169,8 @@ def _depth(depth, alpha: float, problems: list[str]) -> float:
     if depth == math.inf:
         if alpha < 0.5:
             problems.append(
-                f"depth: the infinite-depth limit needs alpha >= 1/2, got alpha = {alpha:g}: L branches of variance L^-2alpha add up to L^{{1-2alpha}}. Pass a finite depth."
+                f"depth: the infinite-depth limit needs alpha >= 1/2, got alpha = {alpha:g}: "
+                f"L branches of variance L^-2alpha add up to L^{{1-2alpha}}. Pass a finite depth."
             )
         return math.inf
     if isinstance(depth, bool) or not isinstance(depth, (int, np.integer)) or depth < 1:
@@ -176,10 +182,75 @@ def _depth(depth, alpha: float, problems: list[str]) -> float:
     return int(depth)
 
 
+class _Data(NamedTuple):
+    x: np.ndarray | None
+    y: np.ndarray | None
+    test: np.ndarray | None
+    single: bool  # y was (P,)
+
+
+def _data(x: ArrayLike, y: ArrayLike, x_test: ArrayLike | None, loss: str, problems: list[str]) -> _Data:
+    """Points and targets as arrays; None where they are at fault."""
+    points, targets = _array("x", x, problems), _array("y", y, problems)
+    test = None if x_test is None else _array("x_test", x_test, problems)
+    if loss not in LOSSES:
+        problems.append(f"loss: must be one of {', '.join(LOSSES)}, got {loss!r}.")
+    if points is not None and (points.ndim != 2 or 0 in points.shape):
+        problems.append(f"x: must be (P, D) with P, D >= 1, got shape {points.shape}.")
+        points = None
+    single = True
+    if targets is not None and points is not None:
+        if targets.ndim not in (1, 2) or len(targets) != len(points) or targets.size == 0:
+            shapes = f"x is (P, D) = {points.shape}, y is {targets.shape}"
+            problems.append(f"y: needs one target per row of x, {shapes}.")
+        elif loss in LOSSES:
+            targets, single = _targets(targets, loss, problems)
+    if test is not None and points is not None and (test.ndim != 2 or test.shape[1] != points.shape[1]):
+        problems.append(f"x_test: must be (Q, D) with D = {points.shape[1]} as in x, got shape {test.shape}.")
+    return _Data(points, targets, test, single)
+
+
+def _rates(
+    lr: float | ArrayLike, steps: int, momentum: float, weight_decay: float, problems: list[str]
+) -> np.ndarray | None:
+    """eta_0 of each step."""
+    rates = _array("lr", lr, problems)
+    if rates is not None and rates.ndim == 0:
+        rates = np.full(steps, float(rates))
+    if rates is not None and rates.shape != (steps,):
+        problems.append(
+            f"lr: must be one rate eta_0, or one per step: steps = {steps}, got shape {rates.shape}."
+        )
+    elif rates is not None and ((rates < 0).any() or not rates.any()):
+        problems.append(
+            f"lr: rates eta_0 must be >= 0 and not all 0, got {float(rates.min()):g} to "
+            f"{float(rates.max()):g}."
+        )
+    elif rates is not None and rates.max() * weight_decay > 2 * (1 + momentum):
+        problems.append(
+            f"lr: unstable whatever the data, lr * weight_decay = {rates.max() * weight_decay:g} must stay "
+            f"below 2 (1 + momentum) = {2 * (1 + momentum):g}. Lower lr or weight_decay."
+        )
+    return rates
+
+
 def problem(
-    x, y, *, depth, activation: str | Function | Activation, lr, steps, gamma0=1.0, alpha=0.5, beta=1.0, loss="mse", momentum=0.0, weight_decay=0.0,
-    batches=None, x_test=None,
-) -> Problem:  # fmt: skip
+    x: ArrayLike,
+    y: ArrayLike,
+    *,
+    depth: float,
+    activation: str | Function | Activation,
+    lr: float | ArrayLike,
+    steps: int,
+    gamma0: float = 1.0,
+    alpha: float = 0.5,
+    beta: float = 1.0,
+    loss: str = "mse",
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    batches: Sequence[Sequence[int]] | None = None,
+    x_test: ArrayLike | None = None,
+) -> Problem:
     """Check all arguments at once and put them in the units of the limit.
 
     >>> problem([[1.0, 0.0]], [1.0, 2.0], depth=1, activation="relu", lr=0.1, steps=0)
@@ -189,22 +260,7 @@ def problem(
       - steps: the number of gradient steps T must be an integer >= 1, got 0.
     """
     problems: list[str] = []
-    x, y = _array("x", x, problems), _array("y", y, problems)
-    test = None if x_test is None else _array("x_test", x_test, problems)
-    if loss not in LOSSES:
-        problems.append(f"loss: must be one of {', '.join(LOSSES)}, got {loss!r}.")
-    if x is not None and (x.ndim != 2 or 0 in x.shape):
-        problems.append(f"x: must be (P, D) with P, D >= 1, got shape {x.shape}.")
-        x = None
-    single = True
-    if y is not None and x is not None:
-        if y.ndim not in (1, 2) or len(y) != len(x) or y.size == 0:
-            problems.append(f"y: needs one target per row of x, x is (P, D) = {x.shape}, y is {y.shape}.")
-        elif loss in LOSSES:
-            y, single = _targets(y, loss, problems)
-    if test is not None and x is not None and (test.ndim != 2 or test.shape[1] != x.shape[1]):
-        problems.append(f"x_test: must be (Q, D) with D = {x.shape[1]} as in x, got shape {test.shape}.")
-
+    data = _data(x, y, x_test, loss, problems)
     if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or steps < 1:
         problems.append(f"steps: the number of gradient steps T must be an integer >= 1, got {steps!r}.")
         steps = 1
@@ -216,38 +272,32 @@ def problem(
     weight_decay = _number("weight_decay", weight_decay, 0.0, problems)
     depth = _depth(depth, alpha, problems)
 
-    rates = _array("lr", lr, problems)
-    if rates is not None and rates.ndim == 0:
-        rates = np.full(steps, float(rates))
-    if rates is not None and rates.shape != (steps,):
-        problems.append(
-            f"lr: must be one rate eta_0, or one per step: steps = {steps}, got shape {rates.shape}."
-        )
-    elif rates is not None and ((rates < 0).any() or not rates.any()):
-        problems.append(
-            f"lr: rates eta_0 must be >= 0 and not all 0, got {float(rates.min()):g} to {float(rates.max()):g}."
-        )
-    elif rates is not None and rates.max() * weight_decay > 2 * (1 + momentum):
-        problems.append(
-            f"lr: unstable whatever the data, lr * weight_decay = {rates.max() * weight_decay:g} must stay below"
-            f" 2 (1 + momentum) = {2 * (1 + momentum):g}. Lower lr or weight_decay."
-        )
+    rates = _rates(lr, steps, momentum, weight_decay, problems)
     try:
         phi = _activation(activation)
     except ValueError as error:
         problems.append(f"activation: {error}")
         phi = _activation("linear")
-    weights = _batches(batches, steps, len(x), problems) if x is not None else None
+    weights = _batches(batches, steps, len(data.x), problems) if data.x is not None else None
     if problems:
         raise faults(f"{len(problems)} fault{'s'[: len(problems) > 1]} in the arguments", problems)
-    assert (
-        x is not None and y is not None and rates is not None and weights is not None
-    )  # or there is a fault
+    assert data.x is not None and data.y is not None  # or there is a fault
+    assert rates is not None and weights is not None
 
     a, d = memory(rates, momentum, weight_decay)
     tensor = torch.from_numpy
     return Problem(
-        inputs=tensor(x if test is None else np.concatenate([x, test])), y=tensor(np.ascontiguousarray(y)), depth=depth, activation=phi,
-        steps=steps, gamma0=gamma0, alpha=alpha, beta=beta, loss=loss, a=tensor(a.copy())[None], d=tensor(d.copy())[None],
-        batch=tensor(weights), single=single,
-    )  # fmt: skip
+        inputs=tensor(data.x if data.test is None else np.concatenate([data.x, data.test])),
+        y=tensor(np.ascontiguousarray(data.y)),
+        depth=depth,
+        activation=phi,
+        steps=steps,
+        gamma0=gamma0,
+        alpha=alpha,
+        beta=beta,
+        loss=loss,
+        a=tensor(a.copy())[None],
+        d=tensor(d.copy())[None],
+        batch=tensor(weights),
+        single=data.single,
+    )

@@ -1,10 +1,12 @@
 r"""What every solver returns: the trajectory in function space and the kernels behind it.
 
-    f(t) (T+1, P[, C])   Phi^l(t,s), G^l(t,s) (L+1, T+1, T+1, P, P)   K(t) = Phi^{L+1} + b^2 rho sum_l G^{l+1} Phi^l + G^1 K^x
+    f(t) (T+1, P[, C])   Phi^l(t,s), G^l(t,s) (L+1, T+1, T+1, P, P)
+    K(t) = Phi^{L+1} + b^2 rho sum_l G^{l+1} Phi^l + G^1 K^x
 
 (docs/theory.md, equation (27)). K carries the block rate rho = L^{2 alpha - 1}, so that to first
 order f(t+1) - f(t) = (eta_0 / P) K(t) Delta(t) at every alpha.
-With several outputs G and K are averaged over them (the mean of the C diagonal blocks), so shapes never change.
+With several outputs G and K are averaged over them (the mean of the C diagonal blocks), so shapes never
+change.
 """
 
 from __future__ import annotations
@@ -39,11 +41,12 @@ class Stderr:
 class Trajectory:
     """One training run of the limit, or of an ensemble of finite networks.
 
-    `tau` = (l - 1)/L is the layer time of `phi[l - 1]` and `g[l - 1]`. `diverged` is the first step whose output is not a
-    number any more (None: never); from there on all fields are nan and `loss` is inf. `depth_error` estimates what the
-    extrapolation to infinite depth leaves (None at finite depth). `variance` (ensembles only) holds N x variance over seeds.
-    `a`, `b` (L, T+1, T+1, P, P) are the responses A^l(t,s), s < t, and B^l(t,s), s <= t, of the limit with one output; times L^1/2, which is what has
-    a limit, at infinite depth. Where fields of different times coincide only their sum over s means anything.
+    `tau` = (l - 1)/L is the layer time of `phi[l - 1]` and `g[l - 1]`. `diverged` is the first step whose
+    output is not a number any more (None: never); from there on all fields are nan and `loss` is inf.
+    `depth_error` estimates what the extrapolation to infinite depth leaves (None at finite depth). `variance`
+    (ensembles only) holds N x variance over seeds. `a`, `b` (L, T+1, T+1, P, P) are the responses A^l(t,s), s
+    < t, and B^l(t,s), s <= t, of the limit with one output; times L^1/2, which is what has a limit, at
+    infinite depth. Where fields of different times coincide only their sum over s means anything.
     """
 
     f: np.ndarray
@@ -107,7 +110,8 @@ def public_fields(task: Problem, f, phi, g) -> dict[str, np.ndarray | None]:
 
 
 class Moments:
-    """Mean and (if `spread`) variance over runs, one at a time (Welford), so that no ensemble of kernels is ever held."""
+    """Mean and (if `spread`) variance over runs, one at a time (Welford), so that no ensemble of kernels is
+    ever held."""
 
     def __init__(self, *, spread: bool = True):
         self.count = 0

@@ -140,6 +140,7 @@ class Group:
     Attributes:
         parameters: their names. pattern: the same with block numbers taken out, `branches.#.0.weight x 4`.
         lr, weight_decay, eps: absolute numbers for the target's optimizer; None: it has no such number.
+        betas, momentum: likewise; batch and length move them.
         init: scale of the initial weights over the base's.
     """
 
@@ -151,6 +152,8 @@ class Group:
     weight_decay: float | None
     eps: float | None
     init: float
+    betas: tuple[float, float] | None = None
+    momentum: float | None = None
 
 
 def _tuples(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def write_snippet(config: RunConfig, horizon: Any = None, *, meta: bool = False)
             f"model = build({config.width}, {config.depth}, **options)",
             f"p = trimtab.parametrize(model, base, example=example{said})",
             *_optimizers(config, horizon),
-            *_schedule(config),
+            *_schedule(config, 1.0 if horizon is None else horizon.steps),
             *_update(config),
             "",
         ]
@@ -133,10 +133,10 @@ def _optimizers(config: RunConfig, horizon: Any) -> list[str]:
     return [*lines[:start], "optimizers = [", *made, "]"]
 
 
-def _schedule(config: RunConfig) -> list[str]:
+def _schedule(config: RunConfig, longer: float) -> list[str]:
     """The rate's schedule by fractions of the run, so that a longer run has the same shape."""
     c = config
-    lines = [f"steps = {c.steps}"]
+    lines = [f"steps = {max(1, round(c.steps * longer))}"]
     if c.decay_schedule != "constant":
         lines.append(f"# the search had decay_schedule = {c.decay_schedule!r}: do it here, too")
     if c.schedule == "constant" and not c.warmup:

@@ -100,7 +100,8 @@ def groups_at(plan: Parametrization, config: RunConfig, horizon: Any = None) -> 
             for p in group["params"]:
                 name = names[id(p)]
                 by_start.setdefault(float(f"{plan[name].init:.12e}"), []).append(name)
-            out += [_group(order.cls, plan, group, init, found) for init, found in by_start.items()]
+            numbers = {**order.hyper, **group}
+            out += [_group(order.cls, plan, numbers, init, found) for init, found in by_start.items()]
     return out
 
 
@@ -122,6 +123,8 @@ def _group(
         weight_decay=numbers.get("weight_decay"),
         eps=numbers.get("eps"),
         init=init,
+        betas=numbers.get("betas"),
+        momentum=numbers.get("momentum"),
     )
 
 

@@ -140,7 +140,7 @@ class Tuning:
             target=tuple(groups_at(plan, at, horizon)),
             snippet=write_snippet(at, horizon, meta=meta),
             expected=best.loss if best.high is None else best.high,
-            cost=self._cost(found, at),
+            cost=self._cost(found, at, c.target.tokens),
             confirmation=confirmation,
             why=found.why,
             notes=tuple(_notes(rows, found)),
@@ -161,14 +161,14 @@ class Tuning:
             diverged=len(top.losses) - len(good),
         )
 
-    def _cost(self, found: Search, at: RunConfig) -> Cost:
+    def _cost(self, found: Search, at: RunConfig, tokens: float) -> Cost:
         from trimtab.tuning.target import step_flops
 
         runs = sum(len(trial.losses) for trial in found.trials) + sum(
             len(trial.losses) - self.config.seeds for trial in found.finals
         )
         step = step_flops(at)
-        there = None if step is None else step * at.steps * runs
+        there = None if step is None else step * at.steps * tokens * runs
         return Cost(trials=len(found.trials), runs=runs, flops=found.flops, at_target=there)
 
     def _confirmation(self, store: Store, best: Best, confirm: Confirm, top: Trial) -> Confirmation:

@@ -1,0 +1,149 @@
+"""The keys `batches`, `tokens` and `base` of a sweep: batch and length as axes beside width and depth. No torch.
+
+    run at (width, depth, batch, tokens):   batch_size = batch,   steps = tokens / batch,
+                                            warmup in the base's proportion to steps
+
+`tokens` counts what the run sees in all, in the units of the batch: examples, or sequences of text. Numbers are
+those of the base and stay as they are at every point, so that the sweep measures how their optimum moves.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from trimtab.errors import Fault
+from trimtab.runs import catalogue
+from trimtab.runs.config import RunConfig
+
+KEYS = ("batches", "tokens")
+BASE = ("width", "depth", "batch", "tokens")
+TABLE = "must be [width, depth] or a table of width, depth and perhaps batch and tokens, whole numbers >= 1"
+
+
+class Point(NamedTuple):
+    """Where a run lies on the axes of growth; batch and tokens None: as `run` says."""
+
+    width: int
+    depth: int
+    batch: int | None = None
+    tokens: int | None = None
+
+
+class Lengths(NamedTuple):
+    """Batches and tokens of a sweep, and the base's."""
+
+    batches: tuple[int, ...]
+    tokens: tuple[int, ...]
+    batch: int
+    length: int
+
+
+def split_base(base: Any, found: list[Fault]) -> tuple[Any, dict[str, int]]:
+    """([width, depth], {"batch": ..., "tokens": ...} as far as they are given) of the key `base`.
+
+    >>> split_base({"width": 32, "depth": 3, "batch": 64}, [])
+    ([32, 3], {'batch': 64})
+    >>> split_base([32, 3], [])
+    ([32, 3], {})
+    """
+    if not isinstance(base, Mapping):
+        return base, {}
+    wrong = [key for key in base if key not in BASE]
+    numbers = all(_whole(value) for value in base.values())
+    if wrong or not numbers or "width" not in base or "depth" not in base:
+        found.append(Fault("base", TABLE, repr(dict(base))))
+        return None, {}
+    return [base["width"], base["depth"]], {key: base[key] for key in ("batch", "tokens") if key in base}
+
+
+def read_lengths(
+    c: Mapping[str, Any],
+    given: Mapping[str, int],
+    run: Mapping[str, Any],
+    axes: Mapping[str, Any],
+    found: list[Fault],
+) -> Lengths | None:
+    """Batches and tokens, checked; None where neither is asked for, or where there are faults.
+
+    Args:
+        c: the sweep. given: the base's batch and tokens, where `base` says them. run, axes: the sweep's tables.
+    """
+    asked = [key for key in KEYS if key in c]
+    if not asked and not given:
+        return None
+    before = len(found)
+    for key in asked:
+        values = c[key]
+        whole = isinstance(values, list | tuple) and values and all(_whole(v) for v in values)
+        if not whole or len(set(values)) != len(values):
+            found.append(Fault(key, "must be a list of whole numbers >= 1, none twice", repr(values)))
+    taken = [key for key in ("batch_size", "steps", "warmup") if key in axes]
+    found += [
+        Fault(f"axes.{key}", "is filled in by batches and tokens; keep one of the two") for key in taken
+    ]
+    if "batch" in given and "batch_size" in run:
+        found.append(Fault("run.batch_size", "is also set as base.batch; keep one of the two"))
+    if "tokens" in given and "steps" in run:
+        found.append(Fault("run.steps", "follows from base.tokens and the batch; keep one of the two"))
+    if "batches" in asked and catalogue.is_own(run.get("data")):
+        law = "your own data function makes the batches, so that every value gives the same run"
+        found.append(Fault("batches", law))
+    defaults = RunConfig.model_fields
+    batch = given.get("batch", run.get("batch_size", defaults["batch_size"].default))
+    steps = run.get("steps", defaults["steps"].default)
+    if len(found) > before or not _whole(batch) or not _whole(steps):
+        return None
+    length = given.get("tokens", batch * steps)
+    made = Lengths(tuple(c.get("batches", [batch])), tuple(c.get("tokens", [length])), batch, length)
+    uneven = sorted({(b, t) for b, t in _pairs(made) if t % b})
+    if uneven:
+        b, t = uneven[0]
+        law = "must be a multiple of every batch it is run with, so that steps are whole"
+        found.append(Fault("tokens" if "tokens" in c else "batches", law, f"{t} with batch {b}"))
+    return made
+
+
+def place(
+    sizes: Sequence[tuple[int, int]], lengths: Lengths | None, centre: tuple[int, int], *, cross: bool
+) -> tuple[Point, ...]:
+    """Every point of the sweep: a product, or arms through the centre.
+
+    >>> lengths = Lengths((16, 32), (640,), 16, 640)
+    >>> [tuple(p) for p in place([(8, 2), (16, 2)], lengths, (8, 2), cross=True)]
+    [(8, 2, 16, 640), (16, 2, 16, 640), (8, 2, 32, 640)]
+    """
+    if lengths is None:
+        return tuple(Point(*size) for size in sizes)
+    if not cross:
+        return tuple(Point(*s, b, t) for s, (b, t) in itertools.product(sizes, _pairs(lengths)))
+    here = (lengths.batch, lengths.length)
+    arms = [Point(*size, *here) for size in sizes]
+    arms += [Point(*centre, b, here[1]) for b in lengths.batches]
+    arms += [Point(*centre, here[0], t) for t in lengths.tokens]
+    return tuple(dict.fromkeys(arms))
+
+
+def fields_of(point: Point, run: Mapping[str, Any], lengths: Lengths | None) -> dict[str, int]:
+    """A run's fields at a point: batch_size, steps and warmup.
+
+    >>> fields_of(Point(8, 2, 32, 1280), {"warmup": 4}, Lengths((16, 32), (640,), 16, 640))
+    {'batch_size': 32, 'steps': 40, 'warmup': 4}
+    """
+    if lengths is None or point.batch is None or point.tokens is None:
+        return {}
+    steps = point.tokens // point.batch
+    out = {"batch_size": point.batch, "steps": steps}
+    warmup = run.get("warmup")
+    if isinstance(warmup, int) and warmup:
+        out["warmup"] = round(warmup * steps * lengths.batch / lengths.length)
+    return out
+
+
+def _pairs(lengths: Lengths) -> list[tuple[int, int]]:
+    return list(itertools.product(lengths.batches, lengths.tokens))
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**31

@@ -1,0 +1,120 @@
+"""Every part of torch that is not public and that trimtab uses, each with its reason. Nothing else may reach
+for one.
+
+tests/structure/test_torch_internals.py says in a plain sentence what torch has changed when one of them goes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+# Sees every ATen operation below autograd, whatever Python called it: hooks see modules only.
+from torch.utils._python_dispatch import TorchDispatchMode as DispatchMode
+
+aten = torch.ops.aten
+
+# Name of the module inside torch.compile's wrapper; it has no public accessor.
+COMPILED = "_orig_mod"
+# What torch's wrappers put before the names of parameters: compile, FSDP, activation checkpointing.
+WRAPPER_PREFIXES = (f"{COMPILED}.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+# The class of all normalisations that keep running statistics (batch and instance norms); the public ones are
+# many.
+RunningNorm = nn.modules.batchnorm._NormBase
+# A view that vmap records where reshape would do: removed from a fleet's graph.
+UNSAFE_VIEW = aten._unsafe_view.default
+# They update their running statistics although their schema does not say so.
+MUTATING_NORMS = frozenset({aten.native_batch_norm.default, aten._native_batch_norm_legit.default})
+
+__all__ = [
+    "COMPILED",
+    "MUTATING_NORMS",
+    "UNSAFE_VIEW",
+    "WRAPPER_PREFIXES",
+    "DispatchMode",
+    "RunningNorm",
+    "functional",
+    "is_pointwise",
+    "make_fx",
+    "mutates",
+    "operation_name",
+    "storage_id",
+    "without_fast_attention",
+    "writes_first",
+]
+
+
+def operation_name(op: Any) -> str:
+    """An operation's name without namespace and overload; only the schema has it.
+
+    >>> operation_name(torch.ops.aten.add_.Tensor)
+    'add_'
+    """
+    return op._schema.name.split("::")[-1]
+
+
+def writes_first(op: Any) -> bool:
+    """Whether an operation writes to its first argument (x += y), which only the schema says.
+
+    >>> writes_first(torch.ops.aten.add_.Tensor), writes_first(torch.ops.aten.add.Tensor)
+    (True, False)
+    """
+    arguments = op._schema.arguments
+    return bool(arguments) and arguments[0].alias_info is not None and arguments[0].alias_info.is_write
+
+
+def functional(op: Any) -> Any:
+    """The operation that returns what this one writes: add for add_. Itself where torch has none.
+
+    >>> functional(torch.ops.aten.add_.Tensor)
+    <OpOverload(op='aten.add', overload='Tensor')>
+    """
+    packet = getattr(aten, operation_name(op).removesuffix("_"), None)
+    return getattr(packet, op._schema.overload_name or "default", op)
+
+
+def mutates(op: Any) -> bool:
+    """Whether running an operation again would change its arguments."""
+    return op in MUTATING_NORMS or bool(getattr(getattr(op, "_schema", None), "is_mutable", False))
+
+
+def is_pointwise(op: Any) -> bool:
+    """Whether torch tags an operation as elementwise: there are hundreds, and no list of ours would keep up.
+
+    >>> is_pointwise(torch.ops.aten.add.Tensor), is_pointwise(torch.ops.aten.mm.default)
+    (True, False)
+    """
+    return torch.Tag.pointwise in getattr(op, "tags", ())
+
+
+def storage_id(t: Tensor) -> int:
+    """One number per storage, also on meta, where all addresses are 0; below 0 where a tensor owns none."""
+    try:
+        return t.untyped_storage()._cdata
+    except (NotImplementedError, RuntimeError):  # sparse and opaque tensors own no storage
+        return -id(t)
+
+
+@contextlib.contextmanager
+def without_fast_attention() -> Iterator[None]:
+    """nn.TransformerEncoderLayer's fused kernel in eval mode off: it hides all of the layer's operations."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+def make_fx(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Record a function as a graph of ATen operations: the public torch.fx does not see through vmap.
+
+    Imported when it is called, because it takes long and only fleets need it.
+    """
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    return make_fx(function)
