@@ -1,9 +1,9 @@
-"""Tune at width 64, train at width 512: carried numbers against tuning the rate at 512 itself, trimtab's and plain.
+"""Tune at width 64, train at width 512: carried numbers against tuning the rate at 512 itself.
 
     python experiments/tune_digits.py FOLDER [--depth 3] [--search lr,gamma0,beta2]
 
-A residual MLP on the digits, AdamW, 100 steps at a constant rate. The rates at 512 are tried on seeds 0 and 1, as the
-search's are; all final losses are on eight fresh seeds that no choice has seen.
+A residual MLP on the digits, AdamW, 100 steps at a constant rate. The rates at 512 are tried on seeds 0 and 1;
+all final losses are on eight fresh seeds that no choice has seen.
 """
 
 from __future__ import annotations

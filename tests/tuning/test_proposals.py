@@ -25,7 +25,7 @@ def excess(point):
 
 
 def loss(point, seed, noise):
-    """One run: diverged beyond a wall in the rate; a seed shifts every point alike, and each a little on its own."""
+    """One run: diverged beyond a wall in the rate; a seed shifts every point alike, and each a little."""
     if point[0] > BEST[0] + 0.25:
         return None
     draw = np.random.default_rng([seed, *(int(2**20 * x) for x in point)])
@@ -118,7 +118,7 @@ def test_it_stops_when_nothing_is_to_be_gained():
 
 
 def test_sensitivity_of_a_known_bowl():
-    """log loss = c x^2 per octave x: one percent is lost at sqrt(log(1.01) / c), an octave costs exp(c) - 1."""
+    """log loss = c x^2 in octaves x: one percent is lost at sqrt(log(1.01) / c), an octave costs e^c - 1."""
     space = Space((Axis("lr", "log2", -8, 0), Axis("gamma0", "log2", -4, 4)))
     curvature = (0.5, 0.02)
 

@@ -1,4 +1,4 @@
-"""`trimtab.tune` from end to end on small networks: what it answers, and that stopping on the way changes nothing."""
+"""`trimtab.tune` from end to end on small networks: its answer, and that stopping on the way changes nothing."""
 
 import math
 import runpy
@@ -14,7 +14,7 @@ from trimtab.tuning.config import read
 from trimtab.tuning.result import Tuned
 from trimtab.tuning.search import Replay, read_results
 from trimtab.tuning.snippet import write_snippet
-from trimtab.tuning.target import groups_at, orders, plan_target
+from trimtab.tuning.target import groups_at, horizon_of, orders, plan_target
 
 FILE = dict(
     base=[16, 2],
@@ -74,7 +74,7 @@ def test_half_and_then_all_is_all_at_once(tuned, tmp_path):
 
 
 def test_any_part_of_the_results_goes_on_to_the_same_runs(tuned):
-    """As if killed at every moment: whatever is known, what is asked for next is part of the whole, and it ends alike."""
+    """As if killed at any moment: whatever is known, what is asked for is part of the whole, and it ends alike."""
     found, path = tuned
     store = Store(path)
     made, known = read(FILE), read_results(store, "train_loss")
@@ -169,7 +169,8 @@ class Block(nn.Module):
         super().__init__()
         self.fc = nn.Linear(n, n)
     def forward(self, h): return h + self.fc(torch.relu(h))
-def build(width, depth): return nn.Sequential(nn.Linear(6, width), *[Block(width) for _ in range(depth)], nn.Linear(width, 3))
+def build(width, depth):
+    return nn.Sequential(nn.Linear(6, width), *[Block(width) for _ in range(depth)], nn.Linear(width, 3))
 def data(split, seed, step):
     g = torch.Generator().manual_seed(1000 * seed + step)
     return torch.randn(16, 6, generator=g), torch.randint(0, 3, (16,), generator=g)
@@ -190,3 +191,20 @@ def test_the_snippet_of_a_users_own_build(optimizer, tmp_path, monkeypatch):
 def test_a_tune_needs_a_place_for_its_runs():
     with pytest.raises(trimtab.InputError, match="store"):
         trimtab.tune(FILE)
+
+
+def test_another_batch_and_length(tmp_path):
+    """Four times the batch, eight times the tokens: the rule's factors on top of the size's, here and in the snippet."""
+    numbers = dict(lr=0.01, optimizer="adamw", weight_decay=0.1, steps=10)
+    config = RunConfig(width=48, depth=4, base=(16, 2), **numbers)
+    horizon = horizon_of(4.0, 8.0, "sde")
+    assert horizon_of(1.0, 1.0, "sde") is None
+    plain = {row.parameters: row for row in groups_at(plan_target(config)[0], config)}
+    rule = horizon.factors("AdamW")
+    for row in groups_at(plan_target(config)[0], config, horizon):
+        assert math.isclose(row.lr, plain[row.parameters].lr * rule.lr)
+        assert row.betas == pytest.approx(horizon.betas((0.9, 0.999)))
+    names = ran(write_snippet(config, horizon), tmp_path)
+    assert names["steps"] == 20
+    rates = sorted(group["lr"] for group in names["optimizers"][0].param_groups)
+    assert rates[0] == pytest.approx(min(row.lr for row in plain.values()) * rule.lr)
