@@ -66,10 +66,12 @@ def test_better_than_chance():
     assert excess(ranking(found, 0)[0]) < 0.5 * min(excess(p) for p in blind)
 
 
-def test_the_same_results_give_the_same_proposals():
-    _, found = searched(3, 0.05, 24)
+@pytest.mark.parametrize(("dimensions", "trials"), [(3, 24), (3, 48), (2, 24)])
+def test_the_same_results_give_the_same_proposals(dimensions, trials):
+    """Far from the minimum, where the whole box is looked at, and near it, where its surroundings are."""
+    space, found = searched(dimensions, 0.05, trials)
     again = [Trial(t.point, t.losses) for t in found]
-    one, other = (propose(Space(AXES), trials, 8, per_round=8, seed=0) for trials in (found, again))
+    one, other = (propose(space, known, 8, per_round=8, seed=0) for known in (found, again))
     assert one == other and len(set(one.points)) == 8
     assert not set(one.points) & {t.point for t in found}
 
