@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from trimtab.parametrization.rules import Scheme
     from trimtab.reporting.page import report
     from trimtab.sweeps.driver import sweep
+    from trimtab.tuning.result import Tuned
+    from trimtab.tuning.tuner import tune
 
 __version__ = "0.1.0"
 
@@ -37,6 +39,8 @@ _HOME = {
     "transfer": "optima.transfers",
     "Transfer": "optima.transfers",
     "report": "reporting.page",
+    "tune": "tuning.tuner",
+    "Tuned": "tuning.result",
     "TrimtabError": "errors",
     "InputError": "errors",
     "StructureError": "errors",
@@ -54,12 +58,14 @@ __all__ = [
     "StructureError",
     "Transfer",
     "TrimtabError",
+    "Tuned",
     "check",
     "parametrize",
     "report",
     "sweep",
     "theory",
     "transfer",
+    "tune",
 ]
 
 

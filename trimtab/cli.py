@@ -11,6 +11,7 @@ A command is a file of `trimtab.commands`. None loads torch, pandas or rich befo
     trimtab train    run.toml
     trimtab new      sweep.toml
     trimtab sweep    sweep.toml --workers 2
+    trimtab tune     tune.toml                  search at base size, print what to use at target size
     trimtab status   sweep.db
     trimtab transfer sweep.db                   does the best rate stay where it is?
     trimtab report   sweep.db -o report.html    the same as one offline page
@@ -42,6 +43,7 @@ from trimtab.commands.status import Status
 from trimtab.commands.sweep import Sweep
 from trimtab.commands.train import Train
 from trimtab.commands.transfer import Transfer
+from trimtab.commands.tune import Tune
 from trimtab.errors import TrimtabError
 
 INTERRUPTED = 130
@@ -64,7 +66,7 @@ class Version:
 
 
 COMMANDS = (
-    *(Demo, Explain, Scale, Check, Train, New, Sweep, Status, Retry, Transfer, Report, Limit),
+    *(Demo, Explain, Scale, Check, Train, New, Sweep, Tune, Status, Retry, Transfer, Report, Limit),
     *(Doctor, Version),
 )
 

@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from trimtab.commands.options import Positional
+from trimtab.commands.tune_example import EXAMPLE as TUNE_EXAMPLE
 from trimtab.files import create_text
 
 EXAMPLE = """\
@@ -69,13 +70,16 @@ cell_seconds = 600                 # wall clock of one run; default 3600
 
 @dataclasses.dataclass
 class New:
-    """Write a commented sweep.toml that runs as it is in about a minute."""
+    """Write a commented sweep.toml that runs as it is in about a minute, or a tune.toml."""
 
     path: Positional[str]
     """Where to write it; a file that is there is not replaced."""
+    tune: bool = False
+    """Write a tune.toml instead: `trimtab tune` searches at base size and says what to set at target size."""
 
     def run(self) -> int:
         path = Path(self.path)
-        create_text(path, EXAMPLE.format(name=path.name))
-        print(f"wrote {path}; run it with: trimtab sweep {path}")
+        text, command = (TUNE_EXAMPLE, "tune") if self.tune else (EXAMPLE, "sweep")
+        create_text(path, text.format(name=path.name))
+        print(f"wrote {path}; run it with: trimtab {command} {path}")
         return 0
