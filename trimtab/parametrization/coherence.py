@@ -186,7 +186,10 @@ def _power(node: Node) -> float | None:
 
 def _spreads(graph: Graph, node: Node) -> bool:
     return (
-        graph.flow.mixing[node.index] or node.pointwise or node.name in operations.MATMULS or node.name in SPREADS
+        graph.flow.mixing[node.index]
+        or node.pointwise
+        or node.name in operations.MATMULS
+        or node.name in SPREADS
     )
 
 
@@ -209,7 +212,9 @@ def _back(graph: Graph, spread: Spread, size: list[float], *, agree: bool) -> li
             else:
                 factor = min(1.0, spread.ratio(node, i)) ** 0.5 if _spreads(graph, node) else 1.0
             if node.name == "mul" or product:
-                factor *= math.prod(size[j] for j in node.inputs if j != i and (graph.flow.act[j] or not size[j]))
+                factor *= math.prod(
+                    size[j] for j in node.inputs if j != i and (graph.flow.act[j] or not size[j])
+                )
             power = _power(node)
             if power is not None and power > 1:  # d x^p is as large as x^(p-1)
                 factor *= size[i] ** (power - 1)
