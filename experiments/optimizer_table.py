@@ -54,7 +54,6 @@ implementation does differently beyond some larger size (a cap on the size of a 
 - *16x*: what the hidden matrices of a residual network do to its output in four steps, at 16 times the
   width over the base (32 to 512, at a tenth of the default lr); 1 is wanted.
 
-
 """
 NAMES = ("class", "law", "lr follows", "decay", "hidden", "vector", "tail", "branch", "fold error", "16x")
 COLUMNS = f"| {' | '.join(NAMES)} |\n{'|---' * len(NAMES)}|\n"
@@ -124,7 +123,10 @@ def change(cls, family):
                 found.append({"params": [params[name]], "lr": lr * f.lr, "weight_decay": 0.0, **own})
         return found
 
-    return hidden_change.ratio(cls, lr, groups=groups, seeds=1)
+    try:
+        return hidden_change.ratio(cls, lr, groups=groups, seeds=1)
+    except ZeroDivisionError:  # some take no step at first
+        return hidden_change.ratio(cls, lr, groups=groups, seeds=1, steps=12)
 
 
 def _sentence(why):

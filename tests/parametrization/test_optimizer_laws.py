@@ -214,7 +214,14 @@ def at_size(p, g, state):
     return g / g.norm() if min(g.shape) >= 128 and g.ndim == 2 else g.sign()
 
 
+def averaged(p, g, state):
+    """A mean of the parameter that starts at zero: it moves whatever the rate."""
+    mean = state.setdefault("mean", torch.zeros_like(p)).lerp_(p, 0.5).sub_(1e-3 * g)
+    return (p - mean) / 1e-3
+
+
 REFUSED = {
+    "a mean of the parameter": (toy("Mean", averaged), 1e-3, "proportional to lr|known laws"),
     "d-adaptation": (DAdaptation, 1.0, "must not depend on other tensors"),
     "prodigy": (Prodigy, 1.0, "none of the known laws"),
     "prodigy at a small rate": (Prodigy, 1e-3, "none of the known laws"),

@@ -150,7 +150,7 @@ def test_there_and_back_is_one(kind, m_in, m_out, place, m_L, alpha, uses, zero_
 
     assert close(scales(1) * scales(-1), Scales())
     for family in FAMILIES.values():
-        there, back = (factors(family, scales(k), m_in=m_in**k, m_out=m_out**k) for k in (1, -1))
+        there, back = (factors(family, scales(k), entry=m_in**k, norm=m_out**k) for k in (1, -1))
         assert close(
             rules.Factors(there.lr * back.lr, there.weight_decay * back.weight_decay, there.eps * back.eps),
             rules.Factors(),

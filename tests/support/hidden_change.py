@@ -4,6 +4,8 @@ L = mean(c y) for a fixed random c: what one optimizer does to L, hidden matrice
 the aligned change; a change by chance falls with the width and would hide the law.
 """
 
+import inspect
+
 import torch
 from torch import nn
 
@@ -36,6 +38,11 @@ class Net(nn.Module):
         return self.head(h)
 
 
+def _wants(optimizer):
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
+
+
 def change(cls, lr, width, base=32, steps=4, seeds=2, groups=None, **hyper):
     """Fall of L by the hidden matrices of a net this wide, mean over draws. `groups`: others than p's own."""
     total = 0.0
@@ -61,7 +68,7 @@ def change(cls, lr, width, base=32, steps=4, seeds=2, groups=None, **hyper):
         with torch.compiler.set_stance("force_eager"):
             for _ in range(steps):
                 closure()
-                optimizer.step()
+                optimizer.step(*([closure] if _wants(optimizer) else []))
         closure()
         total += losses[0] - losses[-1]
     return total / seeds

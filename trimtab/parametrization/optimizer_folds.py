@@ -195,7 +195,7 @@ def _refuse_curvature(
         path, with_more = trial.train(p, numbers), trial.train(p, numbers, ways=("graph",))
     except Exception:  # it takes no closure: then it gets nothing more
         return
-    if max(apart(p, path, with_more, by_tensor=True)) <= trial.limit:
+    if max(apart(p, path, with_more, by_tensor=bool(mixed))) <= trial.limit:
         return
     error = max(_errors(trial, p, with_more, group, use, mixed, ways=("graph",)).values())
     if not error <= EXACT:

@@ -8,7 +8,7 @@ has few directions, and on noise of full rank a spectral step moves as another p
 
 where only the part of a step inside the spaces of P and Q counts: the rest does nothing to the batch it came
 from. The square, wide and tall matrices of FIT give p, q and t; CHECK must lie on the same law, in the early
-and in the late window of the steps. The eps at which a step is half as large says what eps is compared with,
+and in the late windows of the steps. The eps at which a step is half as large says what eps is compared with,
 at each shape.
 """
 
@@ -22,7 +22,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from trimtab.parametrization.optimizer_trials import WAYS, Make, Numbers, start, take_step, unnoticed
+from trimtab.parametrization.optimizer_trials import WAYS, Make, Numbers, move_on, start, take_step, unnoticed
 
 SMALL, LARGE = (
     36,
@@ -30,8 +30,9 @@ SMALL, LARGE = (
 )  # 4 times as large, and beyond the sizes at which implementations begin to factor (128)
 FIT = ((SMALL, SMALL), (LARGE, LARGE), (SMALL, LARGE), (LARGE, SMALL))
 CHECK = ((SMALL * 2, LARGE), (LARGE, SMALL * 2))
-STEPS, RANK = 24, 3
-WINDOWS = (slice(2, 12), slice(12, 24))  # some optimizers only look at the first gradient
+STEPS, RANK = 44, 3
+LATE = 32  # here the counters are moved on
+WINDOWS = (slice(2, 12), slice(12, 24), slice(LATE, STEPS))  # some only look at the first gradient
 GRID = tuple(10.0 ** (k / 2) for k in range(-8, 13))  # of eps, in units of an entry of the gradient
 OFF = 0.1  # of a power: 32 % at 16 times the size, inside the 1.5 that is claimed
 
@@ -43,6 +44,7 @@ class Powers:
     Args:
         miss: how far CHECK and the two windows are from one law, as a power over a factor of 4 in size.
         start: power of the parameter's own size that a step follows.
+        rate: power of lr that a step follows.
         spread: last over first singular value of the way gone, 0.1 in the gradient.
     """
 
@@ -51,6 +53,7 @@ class Powers:
     tall: float
     miss: float
     start: float
+    rate: float
     spread: float
 
 
@@ -143,6 +146,8 @@ def _walk(
             return torch.tensor(1.0 / (1 + t), dtype=dtype)
 
         closure()
+        if t == LATE:
+            move_on(optimizer)
         take_step(optimizer, way, closure)
         now = [q.detach().clone() for q in params]
         for i, (x, y) in enumerate(zip(now, before, strict=True)):
@@ -155,16 +160,18 @@ def powers(make: Make, numbers: Numbers, dims: int, dtype: torch.dtype, *, shape
     """The powers by which the entries of a step on tensors of so many dimensions move.
 
     Args:
-        shapes: False for an elementwise optimizer, of which only the power of the start is asked.
+        shapes: False for an elementwise optimizer, of which only the powers of the start and of lr are asked.
     """
     used = [*FIT, *CHECK] if shapes else [FIT[0]]
-    tensors = [stored(s, dims) for s in (*used, FIT[0])]
-    starts = [1.0] * len(used) + [4.0]
-    sizes, ways = walk(make, tensors, [numbers] * len(tensors), starts, dtype)
+    tensors = [stored(s, dims) for s in (*used, FIT[0], FIT[0])]
+    starts = [*[1.0] * len(used), 4.0, 1.0]
+    groups = [*[numbers] * (len(used) + 1), numbers | {"lr": numbers["lr"] / 4}]
+    sizes, ways = walk(make, tensors, groups, starts, dtype)
     logs = [sizes[w].clamp_min(1e-300).log().mean(0) / math.log(4) for w in WINDOWS]
     fits = [_fit(x.tolist(), dims) if shapes else (0.0, 0.0, 0.0, 0.0) for x in logs]
     p, q, t, _ = (sum(x) / len(x) for x in zip(*fits, strict=True))
-    drift = max(abs(x - y) for x, y in zip(fits[0][:3], fits[1][:3], strict=True))
+    drift = max(abs(x - y) for fit in fits for x, y in zip(fit[:3], (p, q, t), strict=True))
+    far = [math.log(float(way.norm()) + 1e-300) / math.log(4) for way in ways]  # all steps: some begin late
     spectrum = torch.linalg.svdvals(ways[0].nan_to_num())
     spread = float(spectrum[-1] / spectrum[0]) if len(spectrum) > 1 else 0.0
     return Powers(
@@ -172,7 +179,8 @@ def powers(make: Make, numbers: Numbers, dims: int, dtype: torch.dtype, *, shape
         columns=q,
         tall=t,
         miss=max(drift, *(fit[3] for fit in fits)),
-        start=float(logs[0][-1] - logs[0][0]),
+        start=far[-2] - far[0],
+        rate=far[0] - far[-1],
         spread=spread,
     )
 

@@ -163,7 +163,7 @@ def _train(make: Make, p: Problem, numbers: list[Numbers], a: Sequence[float], w
     seen, times = [], len(p.slope)
     for t in range(times):
         if t == times - p.late:
-            _move_on(optimizer)
+            move_on(optimizer)
 
         def closure(t: int = t) -> Tensor:
             with torch.enable_grad():
@@ -224,7 +224,7 @@ def _needs_closure(optimizer: Any) -> bool:
     return closure is not None and closure.default is inspect.Parameter.empty
 
 
-def _move_on(optimizer: Any) -> None:
+def move_on(optimizer: Any) -> None:
     """Step counts, wherever they are kept, as after JUMP more steps."""
     stores = [(vars(optimizer), OWN_COUNTERS)]
     stores += [

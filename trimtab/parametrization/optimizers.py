@@ -209,6 +209,11 @@ def _measure(trial: Trial) -> Law:
             f"{str(why)[:160]}. {trials.INSTEAD}"
         ) from why
     main = laws[2]
+    if not main.eps and any(law.eps for law in laws.values()) and "eps" in trial.numbers:
+        raise OptimizerError(
+            f"eps must be in units of the gradient on matrices if it is on other tensors: with {trial.name} "
+            f"it is not, and one optimizer has its eps scaled or not. {trials.INSTEAD}"
+        )
     if set(laws) == {2} and main.rate == "u":
         main = dataclasses.replace(main, rate="spectral", vectors=dataclasses.replace(main, shape=Shape()))
     for dims, field in ((1, "vectors"), (4, "kernels")):
@@ -233,6 +238,11 @@ def _shaped(trial: Trial, dims: int, found: Family, mixed: bool) -> tuple[Family
             f"{trial.name} on tensors of {dims} dimensions goes as the {powers.start:.2f}th power of it at "
             f"lr={numbers['lr']:g}. {trials.INSTEAD}"
         )
+    if shapes.snap(powers.rate) != 1.0:
+        raise OptimizerError(
+            f"steps must be proportional to lr, for that is what the factors multiply: the way {trial.name} goes "
+            f"is as lr^{powers.rate:.2f} from lr={numbers['lr'] / 4:g} to {numbers['lr']:g}. {trials.INSTEAD}"
+        )
     if not mixed:
         return found, powers
     exact = [shapes.snap(x) for x in (powers.rows, powers.columns, powers.tall)]
@@ -248,14 +258,16 @@ def _shaped(trial: Trial, dims: int, found: Family, mixed: bool) -> tuple[Family
     if found.eps and "eps" in numbers:
         measured = shapes.eps_powers(trial.make, numbers, dims, trial.dtype)
         eps_rows, eps_columns = (round(2 * x) / 2 / found.eps + 0.0 for x in measured)
-    name = _called(p, q, t, powers.spread)
+    name = _called(dims, p, q, t, powers.spread)
     shape = Shape(name, rows=p, columns=q, tall=t, eps_rows=eps_rows, eps_columns=eps_columns)
     return dataclasses.replace(found, name=trial.name, shape=shape), powers
 
 
-def _called(p: float, q: float, t: float, spread: float) -> Any:
+def _called(dims: int, p: float, q: float, t: float, spread: float) -> Any:
     if spread > 0.5:
         return "spectral"
+    if dims == 1:
+        q = p  # a vector has one norm
     names = {(0.5, 0.5): "whole tensor", (0.0, 0.5): "row", (0.5, 0.0): "column", (0.0, 0.0): "averaged"}
     return names.get((p, q), "own") if not t else "own"
 
