@@ -1,8 +1,7 @@
 """How far correct plans scatter in the proof by one step, and which bound tells them from faults: docs/proof.md.
 
 python experiments/proof_scatter.py measure rows.csv [--draws 3] [--only structures|families] [--names gpt2 ...]
-python experiments/proof_scatter.py faults faults.csv
-python experiments/proof_scatter.py table rows.csv faults.csv docs/proof.md
+python experiments/proof_scatter.py table rows.csv            prints false alarms by bound, for docs/proof.md
 
 A plan is read once for each model and size; each further draw is rescaled by the laws found (`p.on`) and tried again.
 """

@@ -24,7 +24,7 @@ from trimtab.structure.recording import as_call, tensors_in, untouched
 from trimtab.structure.trace import adjustable
 
 SEED = 16
-COTANGENTS = 4  # backward passes of one forward: few outputs scatter less
+COTANGENTS = 8  # backward passes of one forward: few outputs scatter less
 
 
 class Untested(Exception):

@@ -27,9 +27,9 @@ Verdict = Literal["good", "wrong", "far from its limit", "not claimed", "unteste
 BOUND = (
     1.6  # a kind may be off by this factor, either way: docs/proof.md has misses and false alarms by bound
 )
-TOTAL = 1.4  # all kinds together
+TOTAL = 1.5  # all kinds together
 NARROW = 64  # below this base width one kind scatters too much: only the total is judged
-FEW = 32  # numbers of the base (times cotangents) below which a sum of |g| is chance
+FEW = 64  # numbers of the base (times cotangents) below which a sum of |g| is chance
 FAINT = 1e-6  # of the largest entry's rms: a gradient that is rounding (key biases under softmax)
 
 
