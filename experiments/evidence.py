@@ -75,14 +75,19 @@ def read(folder: Path, name: str) -> pd.DataFrame | None:
     return pd.read_csv(path) if path.is_file() else None
 
 
+def chosen(table: pd.DataFrame, where: dict) -> pd.DataFrame:
+    """The rows with these values."""
+    for column, value in where.items():
+        table = table[(table[column] - value).abs() < 1e-9 if isinstance(value, float) else table[column] == value]
+    return table
+
+
 def judged(folder: Path, line: dict):
     """`trimtab.transfer` of one line, or None where there are no runs yet."""
     table = read(folder, line["store"])
     if table is None:
         return None
-    for column, value in line.get("where", {}).items():
-        same = (table[column] - value).abs() < 1e-9 if isinstance(value, float) else table[column] == value
-        table = table[same].drop(columns=column)
+    table = chosen(table, line.get("where", {})).drop(columns=list(line.get("where", {})))
     table = table[table["scheme"] == line["scheme"]]
     hp = line.get("hp", "lr")
     if hp == "1 - momentum":
@@ -206,9 +211,33 @@ def figure(folder: Path, lines: list[tuple[dict, object]]) -> bool:
             name = {"lr": "learning rate", "weight_decay": "weight decay"}.get(t.hp, t.hp)
             axis = f"log2 {name}" if t.axis == "log2" else name
             panels.append(panel(f"{line['label']}: {t.verdict}", every[line["label"]], dots, xs, (0.985 * ys[0], top), axis, t.metric.replace("_", " ")))
+    panels += [extra(folder, spec) for spec in question(folder).get("curves", []) if (folder / spec["file"]).is_file()]
     if panels:
         drawn(folder / "figure.svg", panels, question(folder)["title"])
     return bool(panels)
+
+
+def extra(folder: Path, spec: dict) -> str:
+    """A panel of something else than loss against rate: the mean of `y` against log2 of `x`, a line per value of `by`."""
+    table = chosen(pd.read_csv(folder / spec["file"]), spec.get("where", {}))
+    curves = {f"{value:g}": [(math.log2(x), y) for x, y in group.groupby(spec["x"])[spec["y"]].mean().items()] for value, group in table.groupby(spec["by"])}
+    points = [p for c in curves.values() for p in c]
+    xs, ys = (min(x for x, _ in points), max(x for x, _ in points)), (0.9 * min(y for _, y in points), 1.1 * max(y for _, y in points))
+    return panel(spec["title"], curves, {}, xs, ys, f"log2 {spec['x']}; a line per {spec['by']}", spec["name"])
+
+
+def slopes(folder: Path, spec: dict) -> list[str]:
+    """Exponents of some columns over the size: value ~ size^p, with 95 % intervals."""
+    table = pd.read_csv(folder / spec["file"])
+    out = [f"| {', '.join(spec['by'])} | " + " | ".join(spec["names"]) + " |", "|---" * (len(spec["names"]) + 1) + "|"]
+    for key, group in table.groupby(spec["by"]):
+        cells = []
+        for column in spec["columns"]:
+            fit = stats.linregress(group[spec["x"]].map(math.log2), group[column].map(math.log2))
+            half = stats.t.ppf(0.975, len(group) - 2) * fit.stderr
+            cells.append(f"{fit.slope:+.2f} (± {half:.2f})")
+        out.append("| " + ", ".join(f"{k:g}" for k in key) + " | " + " | ".join(cells) + " |")
+    return out
 
 
 # ---------------------------------------------------------------- carried against tuned at the target
@@ -216,8 +245,7 @@ def figure(folder: Path, lines: list[tuple[dict, object]]) -> bool:
 
 def mean_at(table: pd.DataFrame, **where) -> pd.DataFrame:
     """Seeds' losses by rate, only rates at which every seed trains."""
-    for column, value in where.items():
-        table = table[(table[column] - value).abs() < 1e-9 if isinstance(value, float) else table[column] == value]
+    table = chosen(table, where)
     fine = table[(table["state"] == "done") & ~table["collapsed"].astype(bool)]
     by = fine.pivot_table(index="lr", columns="seed", values="train_loss")
     return by.dropna()
@@ -266,8 +294,7 @@ def losses(folder: Path, spec: dict) -> list[str]:
     table = read(folder, spec["store"])
     if table is None:
         return []
-    for column, value in spec.get("where", {}).items():
-        table = table[table[column] == value]
+    table = chosen(table, spec.get("where", {}))
     metric = spec.get("metric", "train_loss")
     columns = sorted(table[spec["columns"]].unique())
     out = [f"| {' , '.join(spec['rows'])} | " + " | ".join(f"{spec['columns'].split('.')[-1]} {c:g}" if not isinstance(c, str) else c for c in columns) + " |", "|---" * (len(columns) + 1) + "|"]
@@ -310,6 +337,8 @@ def section(folder: Path, q: dict, up: str) -> list[str]:
     for spec in q.get("tables", []):
         found = losses(folder, spec)
         out += [spec["title"], "", *found, ""] if found else []
+    for spec in q.get("slopes", []):
+        out += [spec["title"], "", *slopes(folder, spec), ""] if (folder / spec["file"]).is_file() else []
     if "carried" in q:
         out += [*carried(folder, q["carried"]), ""]
     for path in sorted(folder.glob("*.md.part")):
