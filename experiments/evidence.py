@@ -145,7 +145,7 @@ def escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def panel(title: str, curves: dict[str, list[tuple[float, float]]], dots: dict[str, tuple[float, float]], xs, ys, xlabel: str, ylabel: str) -> str:
+def panel(title: str, curves: dict[str, list[tuple[float, float]]], dots: dict[str, tuple[float, float]], xs, ys, xlabel: str, ylabel: str, sizes=()) -> str:
     """One frame of lines; y on a log scale."""
     (low, high), (least, most) = xs, ys
 
@@ -162,10 +162,10 @@ def panel(title: str, curves: dict[str, list[tuple[float, float]]], dots: dict[s
         value = math.exp(math.log(least) + (math.log(most) - math.log(least)) * (i + 0.5) / 5)
         _, y = at(low, value)
         out.append(f'<line x1="{LEFT}" x2="{LEFT + WIDE}" y1="{y:.1f}" y2="{y:.1f}" class="g"/><text x="{LEFT - 5}" y="{y + 4:.1f}" text-anchor="end">{value:.3g}</text>')
-    names = list(curves)
+    names = list(sizes) or list(curves)
     for i, name in enumerate(names):
         colour = COLOURS[round(i * (len(COLOURS) - 1) / max(1, len(names) - 1))]
-        shown = [p for p in curves[name] if p[1] <= most * 1.02]
+        shown = [p for p in curves.get(name, []) if p[1] <= most * 1.02]
         out.append(f'<polyline points="{" ".join("{:.1f},{:.1f}".format(*at(*p)) for p in shown)}" fill="none" stroke="{colour}" stroke-width="1.8"/>')
         if name in dots:
             x, y = at(*dots[name])
@@ -206,11 +206,12 @@ def figure(folder: Path, lines: list[tuple[dict, object]]) -> bool:
         ys = sorted(y for _, y in points)
         top = min(1.02 * ys[-1], max(1.35 * ys[0], 1.02 * ys[len(ys) * 3 // 4]))
         xs = (min(x for x, _ in points), max(x for x, _ in points))
+        sizes = [f"{size:g}" for size in sorted({r for _, t in members for r in t.optima[t.over]})]
         for line, t in members:
             dots = {f"{r[t.over]:g}": (r["log2"] if t.axis == "log2" else r["optimum"], r["loss"]) for r in t.optima.to_dict("records") if math.isfinite(r["loss"])}
             name = {"lr": "learning rate", "weight_decay": "weight decay"}.get(t.hp, t.hp)
             axis = f"log2 {name}" if t.axis == "log2" else name
-            panels.append(panel(f"{line['label']}: {t.verdict}", every[line["label"]], dots, xs, (0.985 * ys[0], top), axis, t.metric.replace("_", " ")))
+            panels.append(panel(f"{line['label']}: {t.verdict}", every[line["label"]], dots, xs, (0.985 * ys[0], top), axis, t.metric.replace("_", " "), sizes))
     panels += [extra(folder, spec) for spec in question(folder).get("curves", []) if (folder / spec["file"]).is_file()]
     if panels:
         drawn(folder / "figure.svg", panels, question(folder)["title"])
@@ -343,8 +344,8 @@ def section(folder: Path, q: dict, up: str) -> list[str]:
         out += [*carried(folder, q["carried"]), ""]
     for path in sorted(folder.glob("*.md.part")):
         out += [path.read_text(encoding="utf-8").strip(), ""]
-    out += [q["says"], ""]
-    if "act" in q:
+    out += [q["says"], ""] if q.get("says") else []
+    if q.get("act"):
         out += [f"**What to do.** {q['act']}", ""]
     runs, seconds = spent(folder)
     if runs:
