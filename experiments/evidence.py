@@ -188,8 +188,6 @@ def drawn(path: Path, panels: list[str], label: str) -> None:
 def figure(folder: Path, lines: list[tuple[dict, object]]) -> bool:
     """The curves of every line, optima as dots; lines of one store and metric share their axes."""
     shown = [(line, t) for line, t in lines if t is not None]
-    if not shown:
-        return False
     panels = []
     groups: dict[tuple, list] = {}
     for line, t in shown:
@@ -317,6 +315,36 @@ def losses(folder: Path, spec: dict) -> list[str]:
     return out
 
 
+# ---------------------------------------------------------------- the infinite network
+
+
+def some(x, form: str = ".3g") -> str:
+    return "-" if x is None else format(x, form)
+
+
+def infinite(folder: Path) -> list[str]:
+    """What `trimtab limit` measured, and what it means for the size of a proxy."""
+    found = json.loads((folder / "limit.json").read_text(encoding="utf-8"))
+    out = [f"`trimtab limit {found['asked']}` says: *{found['verdict']}*.", "", "| quantity | over | at | exponent (95 %) | the theory's | verdict | size for 5 % |", "|---|---|---|---|---|---|---|"]
+    for r in found["rates"]:
+        at = "infinite" if r["at"] is None else f"{r['at']:g}"
+        out.append(f"| {r['quantity']} | {r['axis']} | {at} | {some(r['exponent'], '.2f')} ({some(r['low'], '.2f')} to {some(r['high'], '.2f')}) | {r['expected']:g} | {r['verdict']} | {some(r['needed'])} ({some(r['needed_low'])} to {some(r['needed_high'])}) |")
+    best, law = found["optimum"]["rows"], found["optimum"]["rate"]
+    out += ["", "| width | best rate (95 %) | octaves from the limit's |", "|---|---|---|"]
+    for r in best:
+        width = "infinite" if r["width"] is None else f"{r['width']:g}"
+        out.append(f"| {width} | {some(r['lr'])} ({some(r['low'])} to {some(r['high'])}) | {some(r['shift'], '+.2f')} |")
+    finite = [r for r in best if r["width"] is not None]
+    wide = finite[-1]
+    out += ["", f"The same against the widest network tried ({wide['width']:g}), whose best rate is known better than the limit's: how far the best rate of a proxy is off."]
+    out += ["", "| proxy's width | octaves off | 95 % |", "|---|---|---|"]
+    for r in finite[:-1]:
+        off, half = math.log2(r["lr"] / wide["lr"]), 1.96 * math.hypot(r["shift_stderr"], wide["shift_stderr"])
+        out.append(f"| {r['width']:g} | {off:+.2f} | ± {half:.2f} |")
+    out += ["", f"As a law, shift = c / N: c = {law['constant']:.1f} ({law['constant_low']:.1f} to {law['constant_high']:.1f}) octaves x width."]
+    return out
+
+
 # ---------------------------------------------------------------- pages
 
 
@@ -340,6 +368,8 @@ def section(folder: Path, q: dict, up: str) -> list[str]:
         out += [spec["title"], "", *found, ""] if found else []
     for spec in q.get("slopes", []):
         out += [spec["title"], "", *slopes(folder, spec), ""] if (folder / spec["file"]).is_file() else []
+    if (folder / "limit.json").is_file():
+        out += [*infinite(folder), ""]
     if "carried" in q:
         out += [*carried(folder, q["carried"]), ""]
     for path in sorted(folder.glob("*.md.part")):
