@@ -2,7 +2,8 @@
 
     python experiments/evidence.py                        write figures, READMEs and docs/evidence.md from the CSV files
     python experiments/evidence.py list                   the experiments with their cost and state
-    python experiments/evidence.py run NAME               run or resume its sweeps (--size paper: on a GPU), then write its CSV files
+    python experiments/evidence.py run NAME               run or resume its sweeps (--size paper: on a GPU; tiny: a few
+                                                          seconds, for CI, nothing kept), then write its CSV files
     python experiments/evidence.py export NAME FOLDER     write the CSV files from stores that lie in FOLDER
 
 An experiment is a folder with `question.toml`: the question, which sweep files fill which store, and the lines to judge. Each
@@ -12,10 +13,13 @@ of, and the page says so where the runs say otherwise.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
+import os
 import subprocess
 import sys
+import tempfile
 import tomllib
 import warnings
 from pathlib import Path
@@ -296,7 +300,10 @@ def losses(folder: Path, spec: dict) -> list[str]:
     table = chosen(table, spec.get("where", {}))
     metric = spec.get("metric", "train_loss")
     columns = sorted(table[spec["columns"]].unique())
-    out = [f"| {' , '.join(spec['rows'])} | " + " | ".join(f"{spec['columns'].split('.')[-1]} {c:g}" if not isinstance(c, str) else c for c in columns) + " |", "|---" * (len(columns) + 1) + "|"]
+    out = [
+        f"| {' , '.join(spec['rows'])} | " + " | ".join(f"{spec['columns'].split('.')[-1]} {c:g}" if not isinstance(c, str) else c for c in columns) + " |",
+        "|---" * (len(columns) + 1) + "|",
+    ]
     for key, group in table.groupby(spec["rows"], sort=True):
         cells = []
         for c in columns:
@@ -325,10 +332,17 @@ def some(x, form: str = ".3g") -> str:
 def infinite(folder: Path) -> list[str]:
     """What `trimtab limit` measured, and what it means for the size of a proxy."""
     found = json.loads((folder / "limit.json").read_text(encoding="utf-8"))
-    out = [f"`trimtab limit {found['asked']}` says: *{found['verdict']}*.", "", "| quantity | over | at | exponent (95 %) | the theory's | verdict | size for 5 % |", "|---|---|---|---|---|---|---|"]
+    out = [
+        f"`trimtab limit {found['asked']}` says: *{found['verdict']}*.",
+        "",
+        "| quantity | over | at | exponent (95 %) | the theory's | verdict | size for 5 % |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for r in found["rates"]:
         at = "infinite" if r["at"] is None else f"{r['at']:g}"
-        out.append(f"| {r['quantity']} | {r['axis']} | {at} | {some(r['exponent'], '.2f')} ({some(r['low'], '.2f')} to {some(r['high'], '.2f')}) | {r['expected']:g} | {r['verdict']} | {some(r['needed'])} ({some(r['needed_low'])} to {some(r['needed_high'])}) |")
+        out.append(
+            f"| {r['quantity']} | {r['axis']} | {at} | {some(r['exponent'], '.2f')} ({some(r['low'], '.2f')} to {some(r['high'], '.2f')}) | {r['expected']:g} | {r['verdict']} | {some(r['needed'])} ({some(r['needed_low'])} to {some(r['needed_high'])}) |"
+        )
     best, law = found["optimum"]["rows"], found["optimum"]["rate"]
     out += ["", "| width | best rate (95 %) | octaves from the limit's |", "|---|---|---|"]
     for r in best:
@@ -400,7 +414,9 @@ def write() -> None:
         for line in q.get("lines", []):
             t = judged(folder, line) if line.get("headline") else None
             if t is not None:
-                summary.append(f"| {q['number']}. {q['title']} | {line['label']} | {signed(t.drift.slope)} ({signed(t.drift.low)} to {signed(t.drift.high)}) | **{t.verdict}** | {worst(t)} |")
+                summary.append(
+                    f"| {q['number']}. {q['title']} | {line['label']} | {signed(t.drift.slope)} ({signed(t.drift.low)} to {signed(t.drift.high)}) | **{t.verdict}** | {worst(t)} |"
+                )
         how = ["## Run it", "", "```", f"python experiments/evidence.py run {folder.name}", "```", ""]
         how += ["`sweep-paper.toml` is the same question at the paper's size, for a GPU: `trimtab sweep sweep-paper.toml`.", ""] if (folder / "sweep-paper.toml").is_file() else []
         text = [f"# {q['title']}", "", *section(folder, q, ""), *how, MARKS]
@@ -444,14 +460,50 @@ def run(name: str, size: str, workers: str) -> None:
         export(folder, folder)
 
 
+def shrunk(path: Path) -> dict:
+    """A sweep cut down to a few seconds: two sizes, two values of each axis, three steps, on digits where the data are not there."""
+    config = tomllib.loads(path.read_text(encoding="utf-8"))
+    run = config["run"]
+    for key in ("widths", "depths"):
+        config[key] = config[key][:2]
+    for key, values in config["axes"].items():
+        config["axes"][key] = values[:2] if isinstance(values, list) else [2.0 ** values["log2"][0], 2.0 ** (values["log2"][0] + 1)]
+    run |= {"steps": 3, "warmup": 0, "eval_examples": 64 if run.get("eval_examples") else 0}
+    for key in ("model", "data"):
+        if str(run[key]).partition(":")[0].endswith(".py"):
+            run[key] = str(path.parent / run[key])
+    if run["data"] == "cifar10" and not os.environ.get("TRIMTAB_DATA") and ":" not in run["model"]:
+        run["data"], run["data_options"] = "digits", {}
+    return config | {"seeds": 1}
+
+
+def tiny(name: str) -> None:
+    """One small member of an experiment, from its files to its table."""
+    from trimtab.sweeps.store import Store
+
+    folder = HERE / name
+    if not question(folder).get("stores"):
+        print(f"{name}: has no sweep of its own")
+        return
+    store, files = next(iter(question(folder)["stores"].items()))
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place) / f"{store}.db"
+        trimtab.sweep(shrunk(folder / files[0]), path, workers=1)
+        table = slim(Store(path).to_pandas())
+    if not len(table) or set(table["state"]) - {"done", "diverged"}:
+        raise SystemExit(f"{name}: the tiny sweep did not finish")
+    print(f"{name}: {len(table)} tiny runs finished")
+
+
 def main(given: list[str]) -> None:
-    options = dict(zip(given[:-1], given[1:], strict=True))
+    options = dict(itertools.pairwise(given))
     if not given:
         write()
     elif given[0] == "list":
         listed()
     elif given[0] == "run":
-        run(given[1], options.get("--size", "small"), options.get("--workers", "2"))
+        size = options.get("--size", "small")
+        tiny(given[1]) if size == "tiny" else run(given[1], size, options.get("--workers", "2"))
     elif given[0] == "export":
         export(HERE / given[1], Path(given[2]))
     else:

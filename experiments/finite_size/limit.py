@@ -1,6 +1,6 @@
 """How far networks of width N and depth L are from the infinite one: `trimtab limit`, its numbers kept as limit.json and table.csv.
 
-    python experiments/finite_size/limit.py        about ten minutes on one core
+python experiments/finite_size/limit.py        about ten minutes on one core
 """
 
 import json
