@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 from families import FAMILIES
 
 import trimtab
-from trimtab.parametrization.names import template
+from trimtab.parametrization.comparison.names import template
 
 HEAD = """# Published families
 

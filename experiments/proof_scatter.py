@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 import trimtab
 from structures import CASES
 from trimtab.errors import TrimtabError
-from trimtab.parametrization import proof
+from trimtab.parametrization.proof import trial as proof
 
 SIZES = {"width x 4": (256, 2), "width x 16": (1024, 2), "depth x 4": (64, 8), "depth x 16": (64, 32)}
 # A skip with a weight of its own, (1 - w) in every block, falls with depth whatever the branches do: no depth transfers.

@@ -19,7 +19,7 @@ def test_import_and_help_load_no_torch():
 
 
 def test_rules_load_no_torch():
-    code = "import sys, trimtab.parametrization.rules, trimtab.parametrization.init_laws; assert 'torch' not in sys.modules"
+    code = "import sys, trimtab.parametrization.rules, trimtab.parametrization.starts.init_laws; assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

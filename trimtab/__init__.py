@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from trimtab.coordinates.verdicts import Check
     from trimtab.errors import InputError, OptimizerError, StructureError, TrimtabError
     from trimtab.optima.transfers import Transfer, transfer
-    from trimtab.parametrization.decay import Decay
-    from trimtab.parametrization.horizon import Horizon
+    from trimtab.parametrization.horizons.decay import Decay
+    from trimtab.parametrization.horizons.horizon import Horizon
     from trimtab.parametrization.planning import parametrize
     from trimtab.parametrization.result import Parametrization
     from trimtab.parametrization.rules import Scheme

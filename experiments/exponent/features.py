@@ -42,7 +42,11 @@ def measured(model, old, x):
     for branch, twin, h in zip(model.branches, old.branches, after, strict=False):
         new, was = branch.layers[0](torch.relu(h)), twin.layers[0](torch.relu(h))
         inner.append(rms(new - was) / rms(was))
-    return dict(inner=sum(inner) / len(inner), stream=rms(after[-1] - before[-1]) / rms(before[-1]), start=rms(before[-1]) / rms(before[0]))
+    return dict(
+        inner=sum(inner) / len(inner),
+        stream=rms(after[-1] - before[-1]) / rms(before[-1]),
+        start=rms(before[-1]) / rms(before[0]),
+    )
 
 
 def main():
@@ -66,7 +70,15 @@ def main():
                         loss.backward()
                         optimizer.step()
                     found = measured(model, old, test)
-                    rows.append(dict(k=k, alpha=alpha, depth=depth, seed=seed, **{key: float(f"{v:.5g}") for key, v in found.items()}))
+                    rows.append(
+                        dict(
+                            k=k,
+                            alpha=alpha,
+                            depth=depth,
+                            seed=seed,
+                            **{key: float(f"{v:.5g}") for key, v in found.items()},
+                        )
+                    )
     pd.DataFrame(rows).to_csv(HERE / "features.csv", index=False)
 
 

@@ -27,7 +27,14 @@ def main():
     for alpha in ALPHAS:
         for depth in DEPTHS:
             for lr in RATES:
-                case = dict(activation="relu", steps=STEPS, samples=2000, alpha=alpha, beta=3 ** (alpha - 0.5), depth=depth)
+                case = dict(
+                    activation="relu",
+                    steps=STEPS,
+                    samples=2000,
+                    alpha=alpha,
+                    beta=3 ** (alpha - 0.5),
+                    depth=depth,
+                )
                 try:
                     loss = float(theory.solve(x, y, lr=float(lr), **case).loss[-1])
                 except Exception as error:  # a rate beyond the edge is a result

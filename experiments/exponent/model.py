@@ -16,7 +16,9 @@ from trimtab.models.parts import GAIN, linear
 class Branch(nn.Module):
     def __init__(self, width, k, alpha, m, scale):
         super().__init__()
-        self.layers = nn.ModuleList(linear(width, width, gain=GAIN["relu"] * m ** (0.5 - alpha)) for _ in range(k))
+        self.layers = nn.ModuleList(
+            linear(width, width, gain=GAIN["relu"] * m ** (0.5 - alpha)) for _ in range(k)
+        )
         self.before, self.last = m ** (alpha - 0.5), scale * m**-0.5
 
     def forward(self, h):
@@ -29,7 +31,9 @@ class MLP(nn.Module):
     def __init__(self, width, depth, inputs, classes, k, alpha, base_depth, scale):
         super().__init__()
         self.stem = linear(inputs, width)
-        self.branches = nn.ModuleList(Branch(width, k, alpha, depth / base_depth, scale) for _ in range(depth))
+        self.branches = nn.ModuleList(
+            Branch(width, k, alpha, depth / base_depth, scale) for _ in range(depth)
+        )
         self.head = linear(width, classes)
 
     def forward(self, x):

@@ -15,7 +15,12 @@ ASKED = "--width 32,64,128,256 --depth 4,8,16,inf --activation relu --lr 0.2 --s
 
 
 def main():
-    out = subprocess.run([sys.executable, "-m", "trimtab.cli", "limit", *ASKED.split(), "--json"], capture_output=True, text=True, check=False)
+    out = subprocess.run(
+        [sys.executable, "-m", "trimtab.cli", "limit", *ASKED.split(), "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if out.returncode not in (0, 1, 3):
         raise SystemExit(out.stderr)
     found = json.loads(out.stdout)

@@ -7,7 +7,11 @@ from torch import nn
 class Block(nn.Module):
     def __init__(self, width):
         super().__init__()
-        self.up, self.down, self.norm = nn.Linear(width, 2 * width), nn.Linear(2 * width, width), nn.LayerNorm(width)
+        self.up, self.down, self.norm = (
+            nn.Linear(width, 2 * width),
+            nn.Linear(2 * width, width),
+            nn.LayerNorm(width),
+        )
 
     def forward(self, h):
         return self.norm(h + self.down(nn.functional.gelu(self.up(h))))

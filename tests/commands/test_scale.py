@@ -12,8 +12,8 @@ import trimtab
 from structures import CASES, X
 from trimtab.commands.scale import Scale
 from trimtab.errors import InputError
-from trimtab.parametrization.calculator import scale
-from trimtab.parametrization.horizon import Horizon
+from trimtab.parametrization.horizons.calculator import scale
+from trimtab.parametrization.horizons.horizon import Horizon
 from trimtab.parametrization.rules import SCHEMES
 
 

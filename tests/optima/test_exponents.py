@@ -11,7 +11,7 @@ import trimtab
 from trimtab.errors import InputError
 from trimtab.optima.drift import Drift
 from trimtab.optima.exponents import judge, write_rule
-from trimtab.parametrization.horizon import Horizon
+from trimtab.parametrization.horizons.horizon import Horizon
 
 Q = Quadratic(sigma=4.0, tokens=4096)
 

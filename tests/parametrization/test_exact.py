@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import trimtab
-from trimtab.parametrization.names import template
+from trimtab.parametrization.comparison.names import template
 
 STEPS = 50
 

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from noisy_quadratic import Quadratic, best
 
 from trimtab.errors import InputError, OptimizerError
-from trimtab.parametrization.decay import DECAYS, Decay, as_decay, timescale
-from trimtab.parametrization.horizon import Horizon, HorizonFactors
-from trimtab.parametrization.horizon_rules import RULES, Powers, as_rule, rule_from
-from trimtab.parametrization.horizon_table import disputes_table, rules_table
-from trimtab.parametrization.multipliers import Multipliers, read_roles
+from trimtab.parametrization.horizons.decay import DECAYS, Decay, as_decay, timescale
+from trimtab.parametrization.horizons.horizon import Horizon, HorizonFactors
+from trimtab.parametrization.horizons.multipliers import Multipliers, read_roles
+from trimtab.parametrization.horizons.rules import RULES, Powers, as_rule, rule_from
+from trimtab.parametrization.horizons.table import disputes_table, rules_table
 from trimtab.parametrization.rules import FAMILIES
 
 ratio = st.floats(0.02, 50)

@@ -9,7 +9,7 @@ from hidden_change import Net, X, ratio
 
 import trimtab
 from trimtab import OptimizerError
-from trimtab.parametrization.optimizers import family, law_of
+from trimtab.parametrization.optimizers.laws import family, law_of
 from trimtab.parametrization.rules import factors_for, kind_scales
 
 

@@ -13,7 +13,7 @@ from torch import nn
 import trimtab
 from structures import CASES, IDS, X
 from trimtab import InputError, OptimizerError
-from trimtab.parametrization.optimizers import family
+from trimtab.parametrization.optimizers.laws import family
 from trimtab.parametrization.rules import Scales, factors
 
 A = 0.37

@@ -11,7 +11,11 @@ from torch import nn
 
 import trimtab
 from structures import CASES, IDS, Block, Net, X
-from trimtab.parametrization import folds, optimizers, proof, roles, rules
+from trimtab.parametrization import rules
+from trimtab.parametrization.comparison import roles
+from trimtab.parametrization.folds import collecting as folds
+from trimtab.parametrization.optimizers import laws as optimizers
+from trimtab.parametrization.proof import trial as proof
 
 BASE, WIDE, DEEP = (64, 2), (256, 2), (64, 8)
 

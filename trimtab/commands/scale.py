@@ -58,8 +58,8 @@ class Scale:
 
     def run(self) -> int:
         """Print the table."""
-        from trimtab.parametrization.calculator import scale
-        from trimtab.parametrization.horizon import Horizon
+        from trimtab.parametrization.horizons.calculator import scale
+        from trimtab.parametrization.horizons.horizon import Horizon
 
         problems: list[str] = []
         horizon = None
@@ -125,7 +125,7 @@ class Scale:
 
     def _timescales(self, found: Any) -> dict[str, dict[str, Any]]:
         """1/(lr wd) at the base and in the first hidden matrix here, where lr and weight decay are known."""
-        from trimtab.parametrization.decay import timescale
+        from trimtab.parametrization.horizons.decay import timescale
 
         if self.lr is None or not self.weight_decay or not self.lr:
             return {}

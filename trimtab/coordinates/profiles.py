@@ -20,8 +20,8 @@ from trimtab.coordinates.expectations import Expected, exact, expected
 from trimtab.coordinates.gauges import carried_by_readout
 from trimtab.coordinates.slopes import OF_CHANGES, TOLERANCE
 from trimtab.coordinates.trials import Key, Size, Trial
-from trimtab.parametrization.names import loose_template, template
-from trimtab.parametrization.optimizers import family
+from trimtab.parametrization.comparison.names import loose_template, template
+from trimtab.parametrization.optimizers.laws import family
 from trimtab.parametrization.parameters import Row
 from trimtab.parametrization.rules import Scheme
 

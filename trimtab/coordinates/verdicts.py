@@ -15,7 +15,7 @@ from trimtab.coordinates.expectations import cause
 from trimtab.coordinates.profiles import ALL, Line
 from trimtab.coordinates.slopes import TOLERANCE, SlopeFit, fit, judge, outside, seeds_needed
 from trimtab.errors import InputError
-from trimtab.parametrization.names import template
+from trimtab.parametrization.comparison.names import template
 
 if TYPE_CHECKING:
     import pandas

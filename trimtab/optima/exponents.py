@@ -22,7 +22,7 @@ from typing import Any
 
 from trimtab.errors import InputError
 from trimtab.optima.drift import TOLERANCE, Drift
-from trimtab.parametrization.horizon_rules import RULES
+from trimtab.parametrization.horizons.rules import RULES
 
 COLUMN = {"sgd": "sgd", "adam": "adam", "adamw": "adam", "muon": "adam"}
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from trimtab.parametrization import rules
-from trimtab.parametrization.multipliers import Multipliers
-from trimtab.parametrization.roles import Facts
+from trimtab.parametrization.comparison.roles import Facts
+from trimtab.parametrization.horizons.multipliers import Multipliers
 from trimtab.parametrization.rules import Scales, Scheme
 from trimtab.structure.graph import Graph
 

@@ -17,19 +17,20 @@ from typing import Any
 from torch import nn
 
 from trimtab.errors import InputError, LawError, StructureError
-from trimtab.parametrization import meta_buffers, proof
-from trimtab.parametrization.base_draws import prepare
-from trimtab.parametrization.folds import collect, readout_ratio
-from trimtab.parametrization.multipliers import Multipliers, read_roles, refuse_absent
-from trimtab.parametrization.names import template
+from trimtab.parametrization.comparison import meta_buffers
+from trimtab.parametrization.comparison.names import template
+from trimtab.parametrization.comparison.overrides import Overrides
+from trimtab.parametrization.comparison.pairing import Pairing, pair
+from trimtab.parametrization.comparison.roles import Comparison, Facts, compare, main_width
+from trimtab.parametrization.folds.collecting import collect, readout_ratio
+from trimtab.parametrization.horizons.multipliers import Multipliers, read_roles, refuse_absent
 from trimtab.parametrization.notes import advice
-from trimtab.parametrization.overrides import Overrides
-from trimtab.parametrization.pairing import Pairing, pair
 from trimtab.parametrization.parameters import Row, branches_of, row_of, stack_names
+from trimtab.parametrization.proof import trial as proof
 from trimtab.parametrization.requirements import check_arguments, unwrap
 from trimtab.parametrization.result import Parametrization
-from trimtab.parametrization.roles import Comparison, Facts, compare, main_width
 from trimtab.parametrization.rules import Scheme, as_scheme, opposed
+from trimtab.parametrization.starts.base_draws import prepare
 from trimtab.structure.graph import Graph, analyse
 from trimtab.structure.recording import record
 from trimtab.structure.residuals import Patterns, Residual

@@ -19,22 +19,22 @@ import torch
 from torch import Tensor, nn
 
 from trimtab.errors import InputError, LawError
-from trimtab.parametrization import groups as grouping
-from trimtab.parametrization import proof as proofs
-from trimtab.parametrization.base_draws import Draw
-from trimtab.parametrization.carrying import Carry
-from trimtab.parametrization.clipping import clip
-from trimtab.parametrization.decay import Decay, as_decay
-from trimtab.parametrization.groups import Factors, NoDecay, Only
-from trimtab.parametrization.horizon import Horizon
-from trimtab.parametrization.init_measurement import measure
-from trimtab.parametrization.meta_buffers import confirm
-from trimtab.parametrization.optimizers import family
+from trimtab.parametrization.comparison.meta_buffers import confirm
+from trimtab.parametrization.horizons.decay import Decay, as_decay
+from trimtab.parametrization.horizons.horizon import Horizon
+from trimtab.parametrization.optimizers import groups as grouping
+from trimtab.parametrization.optimizers.carrying import Carry
+from trimtab.parametrization.optimizers.clipping import clip
+from trimtab.parametrization.optimizers.groups import Factors, NoDecay, Only
+from trimtab.parametrization.optimizers.laws import family
+from trimtab.parametrization.optimizers.wrapped import parameters_inside
 from trimtab.parametrization.parameters import Branch, Row, row_from
-from trimtab.parametrization.proof_verdicts import Proof
+from trimtab.parametrization.proof import trial as proofs
+from trimtab.parametrization.proof.verdicts import Proof
 from trimtab.parametrization.rules import Scheme
+from trimtab.parametrization.starts.base_draws import Draw
+from trimtab.parametrization.starts.init_measurement import measure
 from trimtab.parametrization.table import render, rich_table
-from trimtab.parametrization.wrapped import parameters_inside
 from trimtab.structure.proofs import scaled
 from trimtab.structure.trace import adjustable
 

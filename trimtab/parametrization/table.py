@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trimtab.parametrization.names import template
+from trimtab.parametrization.comparison.names import template
 
 if TYPE_CHECKING:
     from trimtab.parametrization.result import Parametrization

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from trimtab.errors import TrimtabError
-from trimtab.parametrization.names import template
+from trimtab.parametrization.comparison.names import template
 from trimtab.parametrization.planning import parametrize
 from trimtab.parametrization.result import Parametrization
 from trimtab.runs.config import RunConfig
@@ -84,7 +84,7 @@ def horizon_of(batch: float, tokens: float, rule: str) -> Any:
     """`trimtab.Horizon` for these ratios; None where they are 1."""
     if batch == 1 and tokens == 1:
         return None
-    module = importlib.import_module("trimtab.parametrization.horizon")
+    module = importlib.import_module("trimtab.parametrization.horizons.horizon")
     return module.Horizon(batch=batch, tokens=tokens, rule=rule)
 
 

@@ -151,7 +151,7 @@ def missing_parts(run: Mapping[str, Any], *, metric: str, method: str, same_hori
 
 def horizon_is_there() -> bool:
     """Whether batch and tokens may differ from the base's: whether a parametrization takes a Horizon."""
-    if importlib.util.find_spec("trimtab.parametrization.horizon") is None:
+    if importlib.util.find_spec("trimtab.parametrization.horizons.horizon") is None:
         return False
     from trimtab.parametrization.result import Parametrization
 

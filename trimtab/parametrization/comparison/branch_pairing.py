@@ -10,8 +10,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
-from trimtab.parametrization.names import block, loose_template, same_end, spread, template
-from trimtab.parametrization.places import Places, use_signature
+from trimtab.parametrization.comparison.names import block, loose_template, same_end, spread, template
+from trimtab.parametrization.comparison.places import Places, use_signature
 from trimtab.structure.graph import Graph, Place
 
 # A branch's parameters by what they are; the keys in order are its signature.

@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping
 
-from trimtab.parametrization.roles import Facts
+from trimtab.parametrization.comparison.roles import Facts
 from trimtab.structure.graph import Graph
 from trimtab.structure.tails import Tail
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from trimtab.errors import TrimtabError, faults
 from trimtab.parametrization import rules
-from trimtab.parametrization.decay import Decay, as_decay
-from trimtab.parametrization.horizon import Horizon, HorizonFactors, known_family
+from trimtab.parametrization.horizons.decay import Decay, as_decay
+from trimtab.parametrization.horizons.horizon import Horizon, HorizonFactors, known_family
 from trimtab.parametrization.rules import Family, Kind, Scheme, Where, as_scheme
 
 

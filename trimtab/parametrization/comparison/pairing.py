@@ -12,9 +12,9 @@ import fnmatch
 from collections.abc import Callable, Mapping, Sequence
 
 from trimtab.errors import StructureError
-from trimtab.parametrization.branch_pairing import Side, pair_branches
-from trimtab.parametrization.names import Siblings, block, loose_template, spread, template
-from trimtab.parametrization.places import Places, agreed_places, use_signature
+from trimtab.parametrization.comparison.branch_pairing import Side, pair_branches
+from trimtab.parametrization.comparison.names import Siblings, block, loose_template, spread, template
+from trimtab.parametrization.comparison.places import Places, agreed_places, use_signature
 from trimtab.structure.graph import Graph
 
 

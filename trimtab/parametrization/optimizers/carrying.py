@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from trimtab.errors import InputError, OptimizerError
-from trimtab.parametrization.decay import DECAYS, Decay, as_decay, timescale
-from trimtab.parametrization.horizon import Horizon, HorizonFactors
-from trimtab.parametrization.optimizers import default
+from trimtab.parametrization.horizons.decay import DECAYS, Decay, as_decay, timescale
+from trimtab.parametrization.horizons.horizon import Horizon, HorizonFactors
+from trimtab.parametrization.optimizers.laws import default
 from trimtab.parametrization.parameters import Row
 from trimtab.parametrization.rules import Family
 

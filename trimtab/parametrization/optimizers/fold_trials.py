@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from trimtab.errors import OptimizerError
-from trimtab.parametrization.optimizer_trials import (
+from trimtab.parametrization.optimizers.trials import (
     INSTEAD,
     LONG,
     QUICK,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from trimtab.parametrization.names import template
+from trimtab.parametrization.comparison.names import template
 from trimtab.structure.graph import Graph, Place
 
 Places = Mapping[str, Place]

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from typing import Literal
 
 from trimtab.errors import StructureError
-from trimtab.parametrization.depths import Depths
-from trimtab.parametrization.names import Siblings, template
-from trimtab.parametrization.overrides import Overrides
-from trimtab.parametrization.pairing import Pairing
-from trimtab.parametrization.ratios import Fans, Ratios, Twins, ratios
+from trimtab.parametrization.comparison.depths import Depths
+from trimtab.parametrization.comparison.names import Siblings, template
+from trimtab.parametrization.comparison.overrides import Overrides
+from trimtab.parametrization.comparison.pairing import Pairing
+from trimtab.parametrization.comparison.ratios import Fans, Ratios, Twins, ratios
 from trimtab.parametrization.rules import Kind, Where
 from trimtab.structure import operations
 from trimtab.structure.graph import Graph

@@ -12,7 +12,14 @@ import torch
 from torch import Tensor
 
 from trimtab.errors import OptimizerError
-from trimtab.parametrization.optimizer_trials import INSTEAD, Problem, Trial, apart, finite_times, problem
+from trimtab.parametrization.optimizers.trials import (
+    INSTEAD,
+    Problem,
+    Trial,
+    apart,
+    finite_times,
+    problem,
+)
 
 
 def company(trial: Trial) -> dict[int, float]:

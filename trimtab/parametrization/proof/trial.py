@@ -17,14 +17,21 @@ import torch
 from torch import Tensor, nn
 
 from trimtab.errors import StructureError
-from trimtab.parametrization.backward import Backward, Measure, Sums, Untested, backward, of_gradients
-from trimtab.parametrization.coherence import expected
-from trimtab.parametrization.deep_limit import distance
-from trimtab.parametrization.groups import choose
-from trimtab.parametrization.optimizers import default, family
+from trimtab.parametrization.comparison.roles import Comparison, Facts
+from trimtab.parametrization.optimizers.groups import choose
+from trimtab.parametrization.optimizers.laws import default, family
 from trimtab.parametrization.parameters import Row
-from trimtab.parametrization.proof_verdicts import NARROW, Claim, Proof, judged, kinds
-from trimtab.parametrization.roles import Comparison, Facts
+from trimtab.parametrization.proof.backward import (
+    Backward,
+    Measure,
+    Sums,
+    Untested,
+    backward,
+    of_gradients,
+)
+from trimtab.parametrization.proof.coherence import expected
+from trimtab.parametrization.proof.deep_limit import distance
+from trimtab.parametrization.proof.verdicts import NARROW, Claim, Proof, judged, kinds
 from trimtab.parametrization.rules import Scheme
 from trimtab.structure.graph import Graph
 from trimtab.structure.proofs import scaled

@@ -18,9 +18,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
-from trimtab.parametrization.backward import Sums
-from trimtab.parametrization.names import template
+from trimtab.parametrization.comparison.names import template
 from trimtab.parametrization.parameters import Row
+from trimtab.parametrization.proof.backward import Sums
 
 Verdict = Literal["good", "wrong", "far from its limit", "not claimed", "untested"]
 

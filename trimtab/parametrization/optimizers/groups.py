@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from trimtab.errors import InputError, OptimizerError, faults
 from trimtab.parametrization import rules
-from trimtab.parametrization.optimizers import default
+from trimtab.parametrization.optimizers.laws import default
 from trimtab.parametrization.parameters import Row
 from trimtab.parametrization.rules import Family, Scheme
 

@@ -22,7 +22,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from trimtab.parametrization.optimizer_trials import WAYS, Make, Numbers, move_on, start, take_step, unnoticed
+from trimtab.parametrization.optimizers.trials import (
+    WAYS,
+    Make,
+    Numbers,
+    move_on,
+    start,
+    take_step,
+    unnoticed,
+)
 
 SMALL, LARGE = (
     36,

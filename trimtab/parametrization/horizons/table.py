@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trimtab.parametrization.horizon_rules import RULES, Column, Powers, Rule
+from trimtab.parametrization.horizons.rules import RULES, Column, Powers, Rule
 
 if TYPE_CHECKING:
-    from trimtab.parametrization.horizon import Horizon
+    from trimtab.parametrization.horizons.horizon import Horizon
 
 LABELS = {
     "lr": "learning rate",

@@ -20,7 +20,7 @@ import math
 from typing import Any, Literal
 
 from trimtab.errors import InputError, OptimizerError, faults
-from trimtab.parametrization.horizon import Horizon, HorizonFactors
+from trimtab.parametrization.horizons.horizon import Horizon, HorizonFactors
 from trimtab.parametrization.rules import Family
 
 

@@ -25,11 +25,11 @@ from typing import Any
 import torch
 
 from trimtab.errors import OptimizerError
-from trimtab.parametrization import optimizer_shapes as shapes
-from trimtab.parametrization import optimizer_trials as trials
-from trimtab.parametrization.optimizer_company import company
-from trimtab.parametrization.optimizer_folds import fold
-from trimtab.parametrization.optimizer_trials import Trial
+from trimtab.parametrization.optimizers import shape_trials as shapes
+from trimtab.parametrization.optimizers import trials
+from trimtab.parametrization.optimizers.company_trials import company
+from trimtab.parametrization.optimizers.fold_trials import fold
+from trimtab.parametrization.optimizers.trials import Trial
 from trimtab.parametrization.rules import FAMILIES, Family, Shape, family_of
 
 

@@ -11,8 +11,8 @@ import math
 from collections.abc import Iterator, Mapping
 
 from trimtab.errors import StructureError
-from trimtab.parametrization.folding import Fold, constants_between, into, snapped
-from trimtab.parametrization.roles import Comparison, Facts
+from trimtab.parametrization.comparison.roles import Comparison, Facts
+from trimtab.parametrization.folds.folding import Fold, constants_between, into, snapped
 from trimtab.structure import operations
 from trimtab.structure.graph import Graph
 from trimtab.structure.proofs import proven

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from trimtab.errors import InputError
-from trimtab.parametrization import init_laws
-from trimtab.parametrization.base_draws import Draw, moments
-from trimtab.parametrization.init_laws import AS_WANTED, Evidence, Moments
 from trimtab.parametrization.parameters import Row
 from trimtab.parametrization.rules import Scheme
+from trimtab.parametrization.starts import init_laws
+from trimtab.parametrization.starts.base_draws import Draw, moments
+from trimtab.parametrization.starts.init_laws import AS_WANTED, Evidence, Moments
 from trimtab.structure.trace import adjustable
 
 

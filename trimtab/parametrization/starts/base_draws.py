@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from trimtab.errors import InputError
-from trimtab.parametrization import init_laws
-from trimtab.parametrization.init_laws import Law, Moments
-from trimtab.parametrization.names import template
-from trimtab.parametrization.overrides import Overrides
+from trimtab.parametrization.comparison.names import template
+from trimtab.parametrization.comparison.overrides import Overrides
+from trimtab.parametrization.comparison.roles import Facts
 from trimtab.parametrization.parameters import Row
-from trimtab.parametrization.roles import Facts
+from trimtab.parametrization.starts import init_laws
+from trimtab.parametrization.starts.init_laws import Law, Moments
 from trimtab.structure.trace import adjustable
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from torch import nn
 
 from trimtab.errors import InputError
-from trimtab.parametrization.names import template
+from trimtab.parametrization.comparison.names import template
 
 
 def numbers(model: nn.Module, base: nn.Module) -> dict[str, float]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 
 from trimtab.errors import StructureError
-from trimtab.parametrization.pairing import Pairing
+from trimtab.parametrization.comparison.pairing import Pairing
 from trimtab.parametrization.rules import Where
 from trimtab.structure.graph import Graph
 from trimtab.structure.residuals import Residual

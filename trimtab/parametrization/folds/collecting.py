@@ -15,10 +15,10 @@ import math
 from collections.abc import Mapping, Sequence
 
 from trimtab.errors import StructureError
-from trimtab.parametrization import constants
-from trimtab.parametrization.attention import attention
-from trimtab.parametrization.folding import Fold, constants_between, into, product, snapped
-from trimtab.parametrization.roles import Comparison
+from trimtab.parametrization.comparison.roles import Comparison
+from trimtab.parametrization.folds import constants
+from trimtab.parametrization.folds.attention import attention
+from trimtab.parametrization.folds.folding import Fold, constants_between, into, product, snapped
 from trimtab.structure.graph import Graph
 from trimtab.structure.proofs import proven
 from trimtab.structure.tails import Blocked, Tail, tails

@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 
 from trimtab.errors import StructureError
-from trimtab.parametrization.overrides import ROLES
+from trimtab.parametrization.comparison.overrides import ROLES
 from trimtab.parametrization.rules import Kind
 from trimtab.structure.graph import Graph
 from trimtab.structure.uses import Use

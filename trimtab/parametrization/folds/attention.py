@@ -15,8 +15,8 @@ import math
 from collections.abc import Iterator, Mapping
 
 from trimtab.errors import StructureError
-from trimtab.parametrization.folding import Fold, constants_between, into, snapped
-from trimtab.parametrization.roles import Comparison
+from trimtab.parametrization.comparison.roles import Comparison
+from trimtab.parametrization.folds.folding import Fold, constants_between, into, snapped
 from trimtab.structure import operations
 from trimtab.structure.graph import Graph, Product, linear_after
 from trimtab.structure.proofs import degree

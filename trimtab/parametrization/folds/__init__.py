@@ -1,0 +1,4 @@
+"""Multipliers that belong to no single rule: attention, constants of the model's own, tied readouts.
+
+Reading order: `folding` (a multiplier put into parameters), `attention`, `constants`, `collecting` (all of them).
+"""
