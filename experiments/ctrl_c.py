@@ -1,9 +1,12 @@
-"""Ctrl-C at random moments, beside load: how long until the command is gone, and does the run continue where it was?
+"""Ctrl-C at random moments, beside load: how long until the command is gone, and does the run continue where
+it was?
 
     python experiments/ctrl_c.py 50            # --load 0: where the machine is busy anyway
 
-The bound adds up: one step, one checkpoint, 2 s. A step is measured in the run itself (the largest gap between two batches). The
-load is two busy processes for each core. Each round continues the sweep of the round before; `missed` counts rounds after which
+The bound adds up: one step, one checkpoint, 2 s. A step is measured in the run itself (the largest gap
+between two batches). The
+load is two busy processes for each core. Each round continues the sweep of the round before; `missed` counts
+rounds after which
 a step was made twice or left out.
 """
 
@@ -35,8 +38,14 @@ base = [32, 3]
 seeds = 2
 fleet = 1
 axes = { lr = [0.01] }
-run = { data = "mine.py:data", steps = 1000000, model_options = { inputs = 64, classes = 10 }, eval_examples = 0 }
-budget = { checkpoint_seconds = 3600, cell_seconds = 360000 }
+[run]
+data = "mine.py:data"
+steps = 1000000
+model_options = { inputs = 64, classes = 10 }
+eval_examples = 0
+[budget]
+checkpoint_seconds = 3600
+cell_seconds = 360000
 """
 
 
@@ -91,7 +100,8 @@ def main(rounds: int, loops: int) -> None:
             took, step = interrupt(folder, dice)
             found.append((took, step))
             print(
-                f"{i + 1:3d}  gone after {took:.2f} s, longest step {step:.2f} s, load {os.getloadavg()[0]:.0f}, {'within' if took < step + 2 else 'BEYOND'} the bound",
+                f"{i + 1:3d}  gone after {took:.2f} s, longest step {step:.2f} s, load "
+                f"{os.getloadavg()[0]:.0f}, {'within' if took < step + 2 else 'BEYOND'} the bound",
                 flush=True,
             )
         steps: dict[int, list[int]] = {}
@@ -103,7 +113,8 @@ def main(rounds: int, loops: int) -> None:
             missed += len(trained) - len(set(trained)) + (max(trained) - len(set(trained)))
     late = sum(took >= step + 2 for took, step in found)
     print(
-        f"{rounds} rounds: longest {max(t for t, _ in found):.2f} s, {late} beyond a step + 2 s, {missed} steps made twice or left out"
+        f"{rounds} rounds: longest {max(t for t, _ in found):.2f} s, {late} beyond a step + 2 s, {missed} "
+        "steps made twice or left out"
     )
     for process in load:
         process.kill()

@@ -1,13 +1,19 @@
-"""The experiments: list them, rerun one, and make every figure, README and docs/evidence.md from the stored results.
+"""The experiments: list them, rerun one, and make every figure, README and docs/evidence.md from the stored
+results.
 
-    python experiments/evidence.py                        write figures, READMEs and docs/evidence.md from the CSV files
+    python experiments/evidence.py                        write figures, READMEs and docs/evidence.md from the
+    CSV files
     python experiments/evidence.py list                   the experiments with their cost and state
-    python experiments/evidence.py run NAME               run or resume its sweeps (--size paper: on a GPU; tiny: a few
-                                                          seconds, for CI, nothing kept), then write its CSV files
+    python experiments/evidence.py run NAME               run or resume its sweeps (--size paper: on a GPU;
+    tiny: a few
+                                                          seconds, for CI, nothing kept), then write its CSV
+                                                          files
     python experiments/evidence.py export NAME FOLDER     write the CSV files from stores that lie in FOLDER
 
-An experiment is a folder with `question.toml`: the question, which sweep files fill which store, and the lines to judge. Each
-line is one call of `trimtab.transfer`. No number on the pages is typed by hand; `expect` says which verdict the text speaks
+An experiment is a folder with `question.toml`: the question, which sweep files fill which store, and the
+lines to judge. Each
+line is one call of `trimtab.transfer`. No number on the pages is typed by hand; `expect` says which verdict
+the text speaks
 of, and the page says so where the runs say otherwise.
 """
 
@@ -65,7 +71,7 @@ DROP = {
 COLOURS = ("#9ecae1", "#5ba3d0", "#2f7dbb", "#11539a", "#08203f")
 WIDE, HIGH, LEFT, TOP = 230, 160, 52, 38
 CELL_W, CELL_H, ACROSS = WIDE + LEFT + 18, HIGH + TOP + 62, 3
-STYLE = "text{font-family:system-ui,sans-serif;fill:#222;font-size:11px}.t{font-size:12px;font-weight:600}.g{stroke:#eee}.f{fill:#fff;stroke:#bbb}"
+STYLE = "text{font-family:system-ui,sans-serif;fill:#222;font-size:11px}.t{font-size:12px;font-weight:600}.g{stroke:#eee}.f{fill:#fff;stroke:#bbb}"  # noqa: E501
 
 
 # ---------------------------------------------------------------- results
@@ -168,7 +174,8 @@ def worst(t) -> str:
 def verdicts(lines: list[tuple[dict, object]]) -> list[str]:
     """The table of an experiment's lines."""
     out = [
-        "| line | sizes | log2 of the optimum | drift per doubling | verdict | regret | loss at the largest, and at the base |",
+        "| line | sizes | log2 of the optimum | drift per doubling | verdict | regret | loss at the "
+        "largest, and at the base |",
         "|---|---|---|---|---|---|---|",
     ]
     for line, t in lines:
@@ -227,38 +234,44 @@ def panel(
         ) * HIGH
 
     out = [
-        f'<text x="{LEFT}" y="26" class="t">{escaped(title)}</text><rect x="{LEFT}" y="{TOP}" width="{WIDE}" height="{HIGH}" class="f"/>'
+        f'<text x="{LEFT}" y="26" class="t">{escaped(title)}</text><rect x="{LEFT}" y="{TOP}" '
+        f'width="{WIDE}" height="{HIGH}" class="f"/>'
     ]
     step = max(1, math.ceil((high - low) / 8))
     for k in range(math.ceil(low), math.floor(high) + 1, step):
         x, _ = at(k, most)
         out.append(
-            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{TOP + HIGH}" class="g"/><text x="{x:.1f}" y="{TOP + HIGH + 14}" text-anchor="middle">{k}</text>'
+            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{TOP + HIGH}" class="g"/><text x="{x:.1f}" '
+            f'y="{TOP + HIGH + 14}" text-anchor="middle">{k}</text>'
         )
     for i in range(5):
         value = math.exp(math.log(least) + (math.log(most) - math.log(least)) * (i + 0.5) / 5)
         _, y = at(low, value)
         out.append(
-            f'<line x1="{LEFT}" x2="{LEFT + WIDE}" y1="{y:.1f}" y2="{y:.1f}" class="g"/><text x="{LEFT - 5}" y="{y + 4:.1f}" text-anchor="end">{value:.3g}</text>'
+            f'<line x1="{LEFT}" x2="{LEFT + WIDE}" y1="{y:.1f}" y2="{y:.1f}" class="g"/><text '
+            f'x="{LEFT - 5}" y="{y + 4:.1f}" text-anchor="end">{value:.3g}</text>'
         )
     names = list(sizes) or list(curves)
     for i, name in enumerate(names):
         colour = COLOURS[round(i * (len(COLOURS) - 1) / max(1, len(names) - 1))]
         shown = [p for p in curves.get(name, []) if p[1] <= most * 1.02]
         out.append(
-            f'<polyline points="{" ".join("{:.1f},{:.1f}".format(*at(*p)) for p in shown)}" fill="none" stroke="{colour}" stroke-width="1.8"/>'
+            f'<polyline points="{" ".join("{:.1f},{:.1f}".format(*at(*p)) for p in shown)}" fill="none" '
+            f'stroke="{colour}" stroke-width="1.8"/>'
         )
         if name in dots:
             x, y = at(*dots[name])
             out.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}" stroke="#fff"/>')
         out.append(
-            f'<circle cx="{LEFT + 6 + 46 * i}" cy="{TOP + HIGH + 44}" r="4" fill="{colour}"/><text x="{LEFT + 13 + 46 * i}" y="{TOP + HIGH + 48}">{escaped(name)}</text>'
+            f'<circle cx="{LEFT + 6 + 46 * i}" cy="{TOP + HIGH + 44}" r="4" fill="{colour}"/><text '
+            f'x="{LEFT + 13 + 46 * i}" y="{TOP + HIGH + 48}">{escaped(name)}</text>'
         )
     out.append(
         f'<text x="{LEFT + WIDE / 2}" y="{TOP + HIGH + 29}" text-anchor="middle">{escaped(xlabel)}</text>'
     )
     out.append(
-        f'<text transform="translate(11,{TOP + HIGH / 2}) rotate(-90)" text-anchor="middle">{escaped(ylabel)}</text>'
+        f'<text transform="translate(11,{TOP + HIGH / 2}) rotate(-90)" '
+        f'text-anchor="middle">{escaped(ylabel)}</text>'
     )
     return "".join(out)
 
@@ -271,7 +284,7 @@ def drawn(path: Path, panels: list[str], label: str) -> None:
         f'<g transform="translate({CELL_W * (i % ACROSS)},{CELL_H * (i // ACROSS)})">{p}</g>'
         for i, p in enumerate(panels)
     )
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" width="{wide}" role="img" aria-label="{escaped(label)}">'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" width="{wide}" role="img" aria-label="{escaped(label)}">'  # noqa: E501
     path.write_text(
         f'{head}<style>{STYLE}</style><rect width="100%" height="100%" fill="#fff"/>{body}</svg>\n',
         encoding="utf-8",
@@ -337,7 +350,8 @@ def figure(folder: Path, lines: list[tuple[dict, object]]) -> bool:
 
 
 def compared(folder: Path, row: dict) -> str | None:
-    """A panel of loss against rate: the base, the target carried to, the standard parametrization at the target."""
+    """A panel of loss against rate: the base, the target carried to, the standard parametrization at the
+    target."""
     base, target = read(folder, row["base_store"]), read(folder, row["target_store"])
     if base is None or target is None:
         return None
@@ -370,7 +384,8 @@ def compared(folder: Path, row: dict) -> str | None:
 
 
 def extra(folder: Path, spec: dict) -> str:
-    """A panel of something else than loss against rate: the mean of `y` against log2 of `x`, a line per value of `by`."""
+    """A panel of something else than loss against rate: the mean of `y` against log2 of `x`, a line per value
+    of `by`."""
     table = chosen(pd.read_csv(folder / spec["file"]), spec.get("where", {}))
     curves = {
         f"{value:g}": [(math.log2(x), y) for x, y in group.groupby(spec["x"])[spec["y"]].mean().items()]
@@ -426,9 +441,12 @@ def interval(values) -> tuple[float, float]:
 
 
 def carried(folder: Path, rows: list[dict]) -> list[str]:
-    """Per family: the base's best rate used at the target, beside the target's own best and the standard one tuned there."""
+    """Per family: the base's best rate used at the target, beside the target's own best and the standard one
+    tuned there."""
     out = [
-        "| family | base | target | rate tuned at the base, log2 | loss at the target with it | best of the same scheme at the target | standard, tuned at the target | carried over standard | tuning FLOPs, target over base |",
+        "| family | base | target | rate tuned at the base, log2 | loss at the target with it | best of the "
+        "same scheme at the target | standard, tuned at the target | carried over standard | tuning FLOPs, "
+        "target over base |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
@@ -462,8 +480,11 @@ def carried(folder: Path, rows: list[dict]) -> list[str]:
         missing = "" if abs(math.log2(near / rate)) < 0.01 else f" (nearest tried: {math.log2(near):.1f})"
         size = lambda s: f"{s[0]} wide, {s[1]} deep"  # noqa: E731
         out.append(
-            f"| {row['label']} | {size(row['base'])} | {size(row['target'])} | {math.log2(rate):.1f}{missing} | {here.mean():.3f} | {best.mean():.3f} at {math.log2(best.name):.1f}"
-            f" | {standard.mean():.3f} at {math.log2(standard.name):.1f}{edge} | {gap:+.1f} % (± {half:.1f}) | {cost:.0f} |"
+            f"| {row['label']} | {size(row['base'])} | {size(row['target'])} | "
+            f"{math.log2(rate):.1f}{missing} | {here.mean():.3f} | {best.mean():.3f} at "
+            f"{math.log2(best.name):.1f}"
+            f" | {standard.mean():.3f} at {math.log2(standard.name):.1f}{edge} | {gap:+.1f} % (± "
+            f"{half:.1f}) | {cost:.0f} |"
         )
     return out
 
@@ -527,20 +548,24 @@ def infinite(folder: Path) -> list[str]:
     for r in found["rates"]:
         at = "infinite" if r["at"] is None else f"{r['at']:g}"
         out.append(
-            f"| {r['quantity']} | {r['axis']} | {at} | {some(r['exponent'], '.2f')} ({some(r['low'], '.2f')} to {some(r['high'], '.2f')}) | {r['expected']:g} | {r['verdict']} | {some(r['needed'])} ({some(r['needed_low'])} to {some(r['needed_high'])}) |"
+            f"| {r['quantity']} | {r['axis']} | {at} | {some(r['exponent'], '.2f')} "
+            f"({some(r['low'], '.2f')} to {some(r['high'], '.2f')}) | {r['expected']:g} | {r['verdict']} | "
+            f"{some(r['needed'])} ({some(r['needed_low'])} to {some(r['needed_high'])}) |"
         )
     best, law = found["optimum"]["rows"], found["optimum"]["rate"]
     out += ["", "| width | best rate (95 %) | octaves from the limit's |", "|---|---|---|"]
     for r in best:
         width = "infinite" if r["width"] is None else f"{r['width']:g}"
         out.append(
-            f"| {width} | {some(r['lr'])} ({some(r['low'])} to {some(r['high'])}) | {some(r['shift'], '+.2f')} |"
+            f"| {width} | {some(r['lr'])} ({some(r['low'])} to {some(r['high'])}) | "
+            f"{some(r['shift'], '+.2f')} |"
         )
     finite = [r for r in best if r["width"] is not None]
     wide = finite[-1]
     out += [
         "",
-        f"The same against the widest network tried ({wide['width']:g}), whose best rate is known better than the limit's: how far the best rate of a proxy is off.",
+        f"The same against the widest network tried ({wide['width']:g}), whose best rate is known better "
+        "than the limit's: how far the best rate of a proxy is off.",
     ]
     out += ["", "| proxy's width | octaves off | 95 % |", "|---|---|---|"]
     for r in finite[:-1]:
@@ -551,7 +576,8 @@ def infinite(folder: Path) -> list[str]:
         out.append(f"| {r['width']:g} | {off:+.2f} | ± {half:.2f} |")
     out += [
         "",
-        f"As a law, shift = c / N: c = {law['constant']:.1f} ({law['constant_low']:.1f} to {law['constant_high']:.1f}) octaves x width.",
+        f"As a law, shift = c / N: c = {law['constant']:.1f} ({law['constant_low']:.1f} to "
+        f"{law['constant_high']:.1f}) octaves x width.",
     ]
     return out
 
@@ -595,16 +621,22 @@ def section(folder: Path, q: dict, up: str) -> list[str]:
 
 
 MARKS = (
-    "Columns: the optimum of each size in log2 (`*`: the last rate that trains; `>`: beyond the grid; none: nothing trains); how far it moves per doubling of the"
-    " size, with its 95 % interval; the verdict; the largest regret of keeping the base's optimum, over the size's own best; the loss at the optimum of the largest size"
-    " and of the base. *Transfers*: the interval lies within ±0.25. *Drifts*: it excludes 0 and the slope is beyond 0.25."
+    "Columns: the optimum of each size in log2 (`*`: the last rate that trains; `>`: beyond the grid; none: "
+    "nothing trains); how far it moves per doubling of the"
+    " size, with its 95 % interval; the verdict; the largest regret of keeping the base's optimum, over the "
+    "size's own best; the loss at the optimum of the largest size"
+    " and of the base. *Transfers*: the interval lies within ±0.25. *Drifts*: it excludes 0 and the slope "
+    "is beyond 0.25."
 )
 
 
 CAUTION = (
-    "Read with care. These are small networks, small images and short runs. Where the first three seeds or the first grid could not tell, more seeds, rates or sizes were added after looking"
-    " (`sweep-more*.toml`, `sweep-narrow.toml`, `sweep-post-norm-more.toml`), while lines that were told at once were left alone; the intervals do not account for that. About fifty lines"
-    " are judged at 95 %, so one or two may be wrong by chance. `docs/statistics.md` says what three seeds are worth."
+    "Read with care. These are small networks, small images and short runs. Where the first three seeds or "
+    "the first grid could not tell, more seeds, rates or sizes were added after looking"
+    " (`sweep-more*.toml`, `sweep-narrow.toml`, `sweep-post-norm-more.toml`), while lines that were told at "
+    "once were left alone; the intervals do not account for that. About fifty lines"
+    " are judged at 95 %, so one or two may be wrong by chance. `docs/statistics.md` says what three seeds "
+    "are worth."
 )
 
 
@@ -631,12 +663,14 @@ def write() -> None:
             t = judged(folder, line) if line.get("headline") else None
             if t is not None:
                 summary.append(
-                    f"| {q['number']}. {q['title']} | {line['label']} | {signed(t.drift.slope)} ({signed(t.drift.low)} to {signed(t.drift.high)}) | **{t.verdict}** | {worst(t)} |"
+                    f"| {q['number']}. {q['title']} | {line['label']} | {signed(t.drift.slope)} "
+                    f"({signed(t.drift.low)} to {signed(t.drift.high)}) | **{t.verdict}** | {worst(t)} |"
                 )
         how = ["## Run it", "", "```", f"python experiments/evidence.py run {folder.name}", "```", ""]
         how += (
             [
-                "`sweep-paper.toml` is the same question at the paper's size, for a GPU: `trimtab sweep sweep-paper.toml`.",
+                "`sweep-paper.toml` is the same question at the paper's size, for a GPU: `trimtab sweep "
+                "sweep-paper.toml`.",
                 "",
             ]
             if (folder / "sweep-paper.toml").is_file()
@@ -672,7 +706,8 @@ def listed() -> None:
             "stored" if len(have) == len(q.get("stores", {})) else f"{len(have)} of {len(q['stores'])} stored"
         )
         print(
-            f"{q['number']:>3}  {folder.name:<24} {state:<16} {runs:>6} runs {seconds / 60:>6.1f} core-minutes  {q['title']}"
+            f"{q['number']:>3}  {folder.name:<24} {state:<16} {runs:>6} runs {seconds / 60:>6.1f} "
+            f"core-minutes  {q['title']}"
         )
 
 
@@ -707,7 +742,8 @@ def run(name: str, size: str, workers: str) -> None:
 
 
 def shrunk(path: Path) -> dict:
-    """A sweep cut down to a few seconds: two sizes, two values of each axis, three steps, on digits where the data are not there."""
+    """A sweep cut down to a few seconds: two sizes, two values of each axis, three steps, on digits where the
+    data are not there."""
     config = tomllib.loads(path.read_text(encoding="utf-8"))
     run = config["run"]
     for key in ("widths", "depths"):

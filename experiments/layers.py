@@ -2,7 +2,8 @@
 
     python experiments/layers.py        writes docs/layers.svg
 
-A package imports only what lies below it (`lint-imports` holds it to that). Packages side by side do not import each other,
+A package imports only what lies below it (`lint-imports` holds it to that). Packages side by side do not
+import each other,
 but for those joined by a colon in the contract.
 """
 
@@ -58,14 +59,18 @@ def picture() -> str:
         for k, name in enumerate(names):
             x, y = GAP + k * (wide + GAP), GAP + i * (HEIGHT + GAP)
             shapes.append(
-                f'<rect x="{x:.0f}" y="{y}" width="{wide:.0f}" height="{HEIGHT}" rx="6" fill="#f2f6f5" stroke="#1f9e89"/>'
-                f'<text x="{x + wide / 2:.0f}" y="{y + 19}" text-anchor="middle" font-weight="600">{name}</text>'
+                f'<rect x="{x:.0f}" y="{y}" width="{wide:.0f}" height="{HEIGHT}" rx="6" fill="#f2f6f5" '
+                'stroke="#1f9e89"/>'
+                f'<text x="{x + wide / 2:.0f}" y="{y + 19}" text-anchor="middle" '
+                f'font-weight="600">{name}</text>'
                 f'<text x="{x + wide / 2:.0f}" y="{y + 36}" text-anchor="middle" font-size="12" fill="#555">'
                 f"{html.escape(IDEAS[name])}</text>"
             )
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {total}" width="{WIDTH}" height="{total}" '
-        'font-family="system-ui, sans-serif" font-size="14" role="img" aria-label="The layers of the package: each '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {total}" width="{WIDTH}" '
+        f'height="{total}" '
+        'font-family="system-ui, sans-serif" font-size="14" role="img" aria-label="The layers of the '
+        "package: each "
         'imports only what lies below it">\n'
         f'<rect width="{WIDTH}" height="{total}" fill="#fff"/>\n' + "\n".join(shapes) + "\n</svg>\n"
     )

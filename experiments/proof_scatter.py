@@ -1,9 +1,12 @@
-"""How far correct plans scatter in the proof by one step, and which bound tells them from faults: docs/proof.md.
+"""How far correct plans scatter in the proof by one step, and which bound tells them from faults:
+docs/proof.md.
 
-python experiments/proof_scatter.py measure rows.csv [--draws 3] [--only structures|families] [--names gpt2 ...]
+python experiments/proof_scatter.py measure rows.csv [--draws 3] [--only structures|families] [--names gpt2
+...]
 python experiments/proof_scatter.py table rows.csv            prints false alarms by bound, for docs/proof.md
 
-A plan is read once for each model and size; each further draw is rescaled by the laws found (`p.on`) and tried again.
+A plan is read once for each model and size; each further draw is rescaled by the laws found (`p.on`) and
+tried again.
 """
 
 import argparse
@@ -23,7 +26,8 @@ from trimtab.errors import TrimtabError
 from trimtab.parametrization.proof import trial as proof
 
 SIZES = {"width x 4": (256, 2), "width x 16": (1024, 2), "depth x 4": (64, 8), "depth x 16": (64, 32)}
-# A skip with a weight of its own, (1 - w) in every block, falls with depth whatever the branches do: no depth transfers.
+# A skip with a weight of its own, (1 - w) in every block, falls with depth whatever the branches do: no
+# depth transfers.
 NOT_RIGHT = {("lerp", "depth x 4"), ("lerp", "depth x 16")}
 COLUMNS = ("model", "size", "draw", "kind", "entries", "change", "gradient", "verdict")
 BOUNDS = (1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 2.0, 2.5)
@@ -132,7 +136,8 @@ def table(right, *faults):
         total = 1 + 0.75 * (bound - 1)
         said, caught = alarms(found, bound, total), alarms(missed, bound, total)
         out.append(
-            f"| {bound} (total {total:.3g}) | {sum(said.values())} | {len(said)} | {sum(not v for v in caught.values())} | {len(caught)} |"
+            f"| {bound} (total {total:.3g}) | {sum(said.values())} | {len(said)} | "
+            f"{sum(not v for v in caught.values())} | {len(caught)} |"
         )
     return "\n".join(out)
 

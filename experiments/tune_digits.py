@@ -2,7 +2,8 @@
 
     python experiments/tune_digits.py FOLDER [--depth 3] [--search lr,gamma0,beta2]
 
-A residual MLP on the digits, AdamW, 100 steps at a constant rate. The rates at 512 are tried on seeds 0 and 1;
+A residual MLP on the digits, AdamW, 100 steps at a constant rate. The rates at 512 are tried on seeds 0 and
+1;
 all final losses are on eight fresh seeds that no choice has seen.
 """
 

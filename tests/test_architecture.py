@@ -1,4 +1,5 @@
-"""The picture of the layers is the contract's, and the walks of docs/architecture.md go down it and name what exists."""
+"""The picture of the layers is the contract's, and the walks of docs/architecture.md go down it and name what
+exists."""
 
 import ast
 import importlib.util

@@ -13,13 +13,13 @@ from trimtab.cli import main
 
 
 def test_import_and_help_load_no_torch():
-    code = "import sys, trimtab; assert 'torch' not in sys.modules; from trimtab.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass\nassert 'torch' not in sys.modules and 'numpy' not in sys.modules"
+    code = "import sys, trimtab; assert 'torch' not in sys.modules; from trimtab.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass\nassert 'torch' not in sys.modules and 'numpy' not in sys.modules"  # noqa: E501
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
 def test_rules_load_no_torch():
-    code = "import sys, trimtab.parametrization.rules, trimtab.parametrization.starts.init_laws; assert 'torch' not in sys.modules"
+    code = "import sys, trimtab.parametrization.rules, trimtab.parametrization.starts.init_laws; assert 'torch' not in sys.modules"  # noqa: E501
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
@@ -74,7 +74,9 @@ class Block(nn.Module):
         super().__init__()
         self.fc = nn.Linear(n, n)
     def forward(self, h): return h + self.fc(torch.relu(h))
-def build(width, depth): return nn.Sequential(nn.Linear(6, width), *[Block(width) for _ in range(depth)], nn.Linear(width, 3))
+def build(width, depth):
+    blocks = [Block(width) for _ in range(depth)]
+    return nn.Sequential(nn.Linear(6, width), *blocks, nn.Linear(width, 3))
 def example(): return torch.randn(2, 6)
 """
 
@@ -247,7 +249,7 @@ def test_bad_command_lines(argv, message, capsys):
 
 def test_two_processes_agree():
     """Nothing depends on hash order: the same call prints the same JSON twice."""
-    code = "import sys; sys.path.insert(0, 'tests/support')\nimport torch, trimtab\nfrom structures import CASES, IDS\ntorch.manual_seed(0)\nb = CASES['tied-with-packed-attention'].build\nprint(trimtab.parametrize(b(32, 4), b(16, 2), example=IDS).to_json())"
+    code = "import sys; sys.path.insert(0, 'tests/support')\nimport torch, trimtab\nfrom structures import CASES, IDS\ntorch.manual_seed(0)\nb = CASES['tied-with-packed-attention'].build\nprint(trimtab.parametrize(b(32, 4), b(16, 2), example=IDS).to_json())"  # noqa: E501
     outs = {
         subprocess.run(
             [sys.executable, "-c", code],

@@ -1,7 +1,10 @@
-"""A residual recurrent network and a residual graph convolution, in plain torch, with their data from the digits.
+"""A residual recurrent network and a residual graph convolution, in plain torch, with their data from the
+digits.
 
-recurrent   h^{l+1}_t = h^l_t + c O_l s_t,   s_t = tanh(W_l h^l_t + V_l s_{t-1})       rows of the image are the time steps
-graph       h^{l+1}   = h^l + c A relu(h^l) W_l                                        A: the 8 nearest neighbours, normalised
+recurrent   h^{l+1}_t = h^l_t + c O_l s_t,   s_t = tanh(W_l h^l_t + V_l s_{t-1})       rows of the image are
+the time steps
+graph       h^{l+1}   = h^l + c A relu(h^l) W_l                                        A: the 8 nearest
+neighbours, normalised
 """
 
 import functools

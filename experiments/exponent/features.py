@@ -1,10 +1,14 @@
-"""How fast features move, by layer and depth, under branches over depth^alpha: the mechanism behind the exponents.
+"""How fast features move, by layer and depth, under branches over depth^alpha: the mechanism behind the
+exponents.
 
     TRIMTAB_DATA=... python experiments/exponent/features.py        a minute on one core; writes features.csv
 
-After 50 steps at one rate on CIFAR-10 (8 px), on 256 test images: rms of what the update of a branch's first matrix does to its
-output (`inner`), over the rms of that output; the rms change of the residual stream at the end of the network (`stream`) over
-its rms; and both at the start (`start`: rms of the stream at the end over that at the beginning, before training).
+After 50 steps at one rate on CIFAR-10 (8 px), on 256 test images: rms of what the update of a branch's first
+matrix does to its
+output (`inner`), over the rms of that output; the rms change of the residual stream at the end of the network
+(`stream`) over
+its rms; and both at the start (`start`: rms of the stream at the end over that at the beginning, before
+training).
 """
 
 import sys

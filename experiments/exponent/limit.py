@@ -1,8 +1,10 @@
-"""What the infinitely wide network says of the exponent, k = 1: the best rate by depth under branches over depth^alpha.
+"""What the infinitely wide network says of the exponent, k = 1: the best rate by depth under branches over
+depth^alpha.
 
     python experiments/exponent/limit.py        a few minutes on one core; writes limit.csv
 
-The theory's own units: four digits, relu, mean squared error, plain gradient descent. beta makes every alpha the same at depth 3.
+The theory's own units: four digits, relu, mean squared error, plain gradient descent. beta makes every alpha
+the same at depth 3.
 """
 
 import math

@@ -1,10 +1,15 @@
-"""The residual MLP with its depth factors written out, for any branch exponent: nothing for trimtab to add (scheme "sp").
+"""The residual MLP with its depth factors written out, for any branch exponent: nothing for trimtab to add
+(scheme "sp").
 
-    h' = h + c W_k phi( ... W_1 phi(h)),      with m = depth / base depth, for SGD at one rate for all parameters:
-    last matrix of a branch   start m^-alpha,  its step m^-1            (one constant m^-1/2 before a weight drawn at m^(1/2 - alpha))
-    matrices before it        start 1,         their step m^(2 alpha-1) (m^(alpha - 1/2) before a weight drawn at m^(1/2 - alpha))
+    h' = h + c W_k phi( ... W_1 phi(h)),      with m = depth / base depth, for SGD at one rate for all
+    parameters:
+    last matrix of a branch   start m^-alpha,  its step m^-1            (one constant m^-1/2 before a weight
+    drawn at m^(1/2 - alpha))
+    matrices before it        start 1,         their step m^(2 alpha-1) (m^(alpha - 1/2) before a weight drawn
+    at m^(1/2 - alpha))
 
-These are the numbers of THEORY 1.2 and of trimtab.Scheme(name, alpha); `alpha = 1/2` is depth-mup, 1 is completep.
+These are the numbers of docs/theory.md 1.2 and of trimtab.Scheme(name, alpha); `alpha = 1/2` is depth-mup, 1 is
+completep.
 """
 
 import torch

@@ -1,4 +1,5 @@
-"""How far networks of width N and depth L are from the infinite one: `trimtab limit`, its numbers kept as limit.json and table.csv.
+"""How far networks of width N and depth L are from the infinite one: `trimtab limit`, its numbers kept as
+limit.json and table.csv.
 
 python experiments/finite_size/limit.py        about ten minutes on one core
 """
@@ -11,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 HERE = Path(__file__).resolve().parent
-ASKED = "--width 32,64,128,256 --depth 4,8,16,inf --activation relu --lr 0.2 --steps 10 --points 4 --networks 128 --samples 4000 --rates 0.1,0.2,0.28,0.4,0.57,0.8,1.13"
+ASKED = "--width 32,64,128,256 --depth 4,8,16,inf --activation relu --lr 0.2 --steps 10 --points 4 --networks 128 --samples 4000 --rates 0.1,0.2,0.28,0.4,0.57,0.8,1.13"  # noqa: E501
 
 
 def main():

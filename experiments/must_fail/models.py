@@ -1,4 +1,5 @@
-"""A post-norm residual MLP, as BERT stacks its blocks: h = norm(h + W2 gelu(W1 h)). Plain torch, torch's own init."""
+"""A post-norm residual MLP, as BERT stacks its blocks: h = norm(h + W2 gelu(W1 h)). Plain torch, torch's own
+init."""
 
 import torch
 from torch import nn

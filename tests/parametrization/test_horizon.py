@@ -400,8 +400,8 @@ def test_adamw_gives_one_curve_over_batch():
 
 
 def test_no_torch_is_loaded():
-    modules = ("horizon", "horizon_rules", "horizon_table", "decay", "multipliers", "calculator")
-    lines = ["import sys", *(f"import trimtab.parametrization.{m}" for m in modules)]
+    modules = ("horizon", "rules", "table", "decay", "multipliers", "calculator")
+    lines = ["import sys", *(f"import trimtab.parametrization.horizons.{m}" for m in modules)]
     code = "\n".join([*lines, "assert not {'torch', 'numpy'} & set(sys.modules)"])
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 

@@ -268,7 +268,8 @@ def test_resume_from_json():
 
 
 def test_clipping_norm_is_the_same_at_every_size():
-    """log-log slope of the invariant norm over 8x width and 8x depth, at init, mean of 5 seeds; torch's own beside it."""
+    """log-log slope of the invariant norm over 8x width and 8x depth, at init, mean of 5 seeds; torch's own
+    beside it."""
     build = CASES["residual-mlp"].build
     x = torch.randn(64, 6)
     y = (x @ torch.randn(6, 5)).argmax(-1)
@@ -338,7 +339,8 @@ def toy(name, direction):
 
 
 class Distance(torch.optim.Optimizer):
-    """Rate-free as Prodigy is: a sign step times a distance estimated over all parameters, which first must grow."""
+    """Rate-free as Prodigy is: a sign step times a distance estimated over all parameters, which first must
+    grow."""
 
     def __init__(self, params, lr=1.0, weight_decay=0.0):
         super().__init__(params, dict(lr=lr, weight_decay=weight_decay))
@@ -467,7 +469,8 @@ def test_an_unknown_optimizer_from_groups_to_check():
     p.check(o)
 
 
-# -- decay and no decay ----------------------------------------------------------------------------------------------
+# -- decay and no decay
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("no_decay", ["*.bias", ["*.bias", "*norm*"], lambda row: len(row.shape) < 2])
@@ -533,7 +536,8 @@ def test_a_gain_stored_as_one_plus_w_is_exempt_by_no_decay():
     p.check(p.optimizer(torch.optim.AdamW, lr=1e-3, weight_decay=0.1, no_decay="*.norm.weight"))
 
 
-# -- schedules -------------------------------------------------------------------------------------------------------
+# -- schedules
+# -------------------------------------------------------------------------------------------------------
 
 schedules = torch.optim.lr_scheduler
 ABSOLUTE = {

@@ -1,4 +1,5 @@
-"""A plan is tried by one step: what is right is good, what is wrong is said, and nothing of the user's models changes."""
+"""A plan is tried by one step: what is right is good, what is wrong is said, and nothing of the user's models
+changes."""
 
 import copy
 import dataclasses
@@ -76,7 +77,8 @@ def normed_by_length(n, L):
 
 
 class Prototypes(nn.Module):
-    """A head that sums squared distances over the width: a sum without a parameter that could take its factor."""
+    """A head that sums squared distances over the width: a sum without a parameter that could take its
+    factor."""
 
     def __init__(self, n, classes=5):
         super().__init__()
@@ -175,7 +177,8 @@ def test_the_table_says_it_in_one_line():
     assert [line for line in str(p).splitlines() if line.startswith("proof by one step: good")]
 
 
-# -- planted faults: one at a time in the code, each must show ----------------------------------------------------------
+# -- planted faults: one at a time in the code, each must show
+# ----------------------------------------------------------
 
 
 def scales(kind=None, **wrong):
@@ -334,7 +337,8 @@ def test_planted_faults_show(fault, monkeypatch):
     assert p.proof.verdict == "wrong", f"{p.proof.total}\n" + "\n".join(map(str, p.proof))
 
 
-# -- odd models: never an error of the proof's own ---------------------------------------------------------------------
+# -- odd models: never an error of the proof's own
+# ---------------------------------------------------------------------
 
 
 class Odd(nn.Module):

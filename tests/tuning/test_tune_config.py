@@ -70,11 +70,11 @@ cell_seconds = -1
     [
         ({"search": {}}, "search", "must name a hyperparameter"),
         ({"search": {"gamma0": {"log2": [-1, 1]}}}, "search.lr", "is required"),
-        ({"scheme": "sp", "search": {"lr": {"log2": [-9, -4]}, "gamma0": {"log2": [-1, 1]}}}, "search.gamma0", "as it is"),
+        ({"scheme": "sp", "search": {"lr": {"log2": [-9, -4]}, "gamma0": {"log2": [-1, 1]}}}, "search.gamma0", "as it is"),  # noqa: E501
         ({"run": {"lr": 0.1}}, "search.lr", "also set in run"),
-        ({"run": {"optimizer": "sgd"}, "search": {"lr": {"log2": [-9, -4]}, "beta2": {"log2": [-9, -4]}}}, "search.beta2", "not used by sgd"),
-        ({"search": {"lr": {"log2": [-9, -4]}, "momentum": {"from": 0.5, "to": 1.5}}, "run": {"optimizer": "sgd"}}, "search.momentum", "must be < 1"),
-        ({"search": {"lr": {"log2": [-9, -4]}, "warmup": {"from": 0.0, "to": 1.0}}}, "search.warmup", "fraction"),
+        ({"run": {"optimizer": "sgd"}, "search": {"lr": {"log2": [-9, -4]}, "beta2": {"log2": [-9, -4]}}}, "search.beta2", "not used by sgd"),  # noqa: E501
+        ({"search": {"lr": {"log2": [-9, -4]}, "momentum": {"from": 0.5, "to": 1.5}}, "run": {"optimizer": "sgd"}}, "search.momentum", "must be < 1"),  # noqa: E501
+        ({"search": {"lr": {"log2": [-9, -4]}, "warmup": {"from": 0.0, "to": 1.0}}}, "search.warmup", "fraction"),  # noqa: E501
         ({"search": {"lr": {"log2": [-9, 400]}}}, "search.lr", "+-300"),
         ({"search": {"lr": [0.1, 0.2]}}, "search.lr", "{ log2 = [low, high] }"),
         ({"scheme": "mupp"}, "scheme", "mupp"),

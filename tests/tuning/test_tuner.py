@@ -1,4 +1,5 @@
-"""`trimtab.tune` from end to end on small networks: its answer, and that stopping on the way changes nothing."""
+"""`trimtab.tune` from end to end on small networks: its answer, and that stopping on the way changes
+nothing."""
 
 import math
 import runpy
@@ -74,7 +75,8 @@ def test_half_and_then_all_is_all_at_once(tuned, tmp_path):
 
 
 def test_any_part_of_the_results_goes_on_to_the_same_runs(tuned):
-    """As if killed at any moment: whatever is known, what is asked for is part of the whole, and it ends alike."""
+    """As if killed at any moment: whatever is known, what is asked for is part of the whole, and it ends
+    alike."""
     found, path = tuned
     store = Store(path)
     made, known = read(FILE), read_results(store, "train_loss")
@@ -194,7 +196,8 @@ def test_a_tune_needs_a_place_for_its_runs():
 
 
 def test_another_batch_and_length(tmp_path):
-    """Four times the batch, eight times the tokens: the rule's factors on top of the size's, here and in the snippet."""
+    """Four times the batch, eight times the tokens: the rule's factors on top of the size's, here and in the
+    snippet."""
     numbers = dict(lr=0.01, optimizer="adamw", weight_decay=0.1, steps=10)
     config = RunConfig(width=48, depth=4, base=(16, 2), **numbers)
     horizon = horizon_of(4.0, 8.0, "sde")

@@ -302,12 +302,14 @@ def _loss(setup: Setup, model: nn.Module, batch: Any) -> Tensor:
             raise
         except Exception as error:
             raise InputError(
-                f"loss(output, {'batch' if isinstance(batch, Mapping) else 'target'}) raised {type(error).__name__}: {error}."
+                f"loss(output, {'batch' if isinstance(batch, Mapping) else 'target'}) raised "
+                f"{type(error).__name__}: {error}."
             ) from error
     else:
         value = cross_entropy(out if isinstance(batch, Mapping) else output_of(out), batch)
     if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
         raise InputError(
-            f"the loss must be one number that depends on the parameters: got {type(value).__name__}{tuple(value.shape) if isinstance(value, Tensor) else ''}."
+            "the loss must be one number that depends on the parameters: got "
+            f"{type(value).__name__}{tuple(value.shape) if isinstance(value, Tensor) else ''}."
         )
     return value.reshape(())

@@ -1,8 +1,12 @@
 """What each parameter gets: initial scale, learning rate, weight decay and eps, relative to a base model.
 
-Reading order: `planning` (`trimtab.parametrize`, the whole way), `requirements` (what is asked of its arguments), `comparison/`
-(what each parameter is), `rules` (what each role gets: pure arithmetic), `folds/` (attention, tied heads, constants),
-`parameters` (the rows of the table), `starts/` (the law the weights were drawn from), `result` (`Parametrization`),
-`optimizers/` (groups, clipping, an optimizer's law), `horizons/` (batch, length, decay, multipliers per role), `proof/` (tried by
+Reading order: `planning` (`trimtab.parametrize`, the whole way), `requirements` (what is asked of its
+arguments), `comparison/`
+(what each parameter is), `rules` (what each role gets: pure arithmetic), `folds/` (attention, tied heads,
+constants),
+`parameters` (the rows of the table), `starts/` (the law the weights were drawn from), `result`
+(`Parametrization`),
+`optimizers/` (groups, clipping, an optimizer's law), `horizons/` (batch, length, decay, multipliers per
+role), `proof/` (tried by
 one step), `table` and `notes` (what is printed).
 """

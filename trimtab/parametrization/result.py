@@ -148,7 +148,8 @@ class Parametrization:
         Args:
             model: the parametrized model as it starts training: after `p.apply`, or as `parametrize` left it.
             base: the base, with its own start.
-            optimizer: a class. One step of it, built by `p.optimizer`, is taken on copies in place of the sums
+            optimizer: a class. One step of it, built by `p.optimizer`, is taken on copies in place of the
+                sums
                 over gradients.
             hyper: the optimizer's hyperparameters, `lr` among them.
         """

@@ -254,15 +254,19 @@ def scheme_scales(
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """How the entries of a step move with the stored shape, for a gradient of fixed low rank (docs/theory.md, (14)).
+    """How the entries of a step move with the stored shape, for a gradient of fixed low rank (docs/theory.md,
+    (14)).
 
-    A step's entries go as rows^-rows columns^-columns max(1, rows/columns)^tall, where rows is the first dimension
+    A step's entries go as rows^-rows columns^-columns max(1, rows/columns)^tall, where rows is the first
+    dimension
     and columns the product of the others. All zero: the entries know nothing of the shape.
 
     Args:
-        name: what the step is normalised by; "averaged" where entries share means over the tensor (a factored moment)
+        name: what the step is normalised by; "averaged" where entries share means over the tensor (a factored
+            moment)
             and keep their size, "own" where the powers have no name.
-        eps_rows, eps_columns: the powers of rows and columns by which the number that eps is compared with grows.
+        eps_rows, eps_columns: the powers of rows and columns by which the number that eps is compared with
+            grows.
     """
 
     name: Literal["elementwise", "row", "column", "spectral", "whole tensor", "averaged", "own"] = (
@@ -303,7 +307,8 @@ class Family:
     """How an optimizer answers to a change of scale (docs/theory.md, equation (3)) and of shape.
 
     Args:
-        rate: "u/s" where the step follows the gradient, "u" where it is normalised, "u/init" where it is also in
+        rate: "u/s" where the step follows the gradient, "u" where it is normalised, "u/init" where it is also
+            in
             units of the parameter, "spectral" where it is normalised and takes matrices only (Muon).
         decay: "ratio" (L2 beside a gradient step), "coupled" (L2 inside a normalised step) or "decoupled".
         eps: power of s that its eps follows; 0 where it has none.
@@ -333,13 +338,15 @@ class Family:
         if len(shape) != 4 and not (law.shape.constant and self.shape.constant):
             raise OptimizerError(
                 f"a law must be measured for as many dimensions as the tensor has: {self.name} mixes entries "
-                f"({self.shape.name} on matrices) and its law is known for 1, 2 and 4 dimensions, not for {shape}. "
+                f"({self.shape.name} on matrices) and its law is known for 1, 2 and 4 dimensions, not for "
+                f"{shape}. "
                 "Train this tensor with torch.optim.AdamW beside it: choose with only=."
             )
         return law
 
 
-MUON = {  # torch.optim.Muon: a spectral step times its own factor on the shape (docs/theory.md, equation (14))
+# torch.optim.Muon: a spectral step times its own factor on the shape (docs/theory.md, equation (14))
+MUON = {
     "original": Shape("spectral", 0.5, 0.5, 0.5, 0.5, 0.5),  # max(1, rows/columns)^1/2
     "match_rms_adamw": Shape("spectral", 0.5, 0.0, 0.5, 0.5, 0.5),  # 0.2 max(rows, columns)^1/2
 }
@@ -414,7 +421,8 @@ def factors(family: Family, scales: Scales, *, entry: float = 1.0, norm: float =
     """The optimizer's numbers for one parameter (docs/theory.md, equation (7)).
 
     Args:
-        entry: `Shape.entry` of the shape over that of the base's: what the optimizer does to a step by itself.
+        entry: `Shape.entry` of the shape over that of the base's: what the optimizer does to a step by
+            itself.
         norm: `Shape.norm`, the same ratio.
 
     >>> factors(FAMILIES["SGD"], Scales(0.5, 0.25, 0.25))

@@ -1,5 +1,7 @@
-"""Proof by one step: what was read from the structure is also tried, one backward in the base and one in the model.
+"""Proof by one step: what was read from the structure is also tried, one backward in the base and one in the
+model.
 
-Reading order: `trial` (the two passes, and `p.prove`), `backward` (one pass that leaves nothing behind), `coherence` (where the
+Reading order: `trial` (the two passes, and `p.prove`), `backward` (one pass that leaves nothing behind),
+`coherence` (where the
 wanted ratio is not 1), `deep_limit` (a base far from its limit), `verdicts` (rows and what they say).
 """

@@ -1,10 +1,14 @@
-"""One backward of a model that leaves no trace of itself: the gradient of L = sum_k mean(c_k y_k) in every parameter.
+"""One backward of a model that leaves no trace of itself: the gradient of L = sum_k mean(c_k y_k) in every
+parameter.
 
-`c_k` is a fixed random cotangent of the shape of the output `y_k`. The parameters tried are given by name and put in the
-model's place for one call (`torch.func.functional_call`), so the user's own tensors, their `.grad` and their hooks are
+`c_k` is a fixed random cotangent of the shape of the output `y_k`. The parameters tried are given by name and
+put in the
+model's place for one call (`torch.func.functional_call`), so the user's own tensors, their `.grad` and their
+hooks are
 not touched, and a model can be tried as it will be after `p.apply`.
 
-Not every output takes part (`last`): the caches and hidden states that a language model returns beside its logits are on
+Not every output takes part (`last`): the caches and hidden states that a language model returns beside its
+logits are on
 the way to them, and a cotangent there would be another loss.
 """
 
@@ -58,8 +62,10 @@ class Backward:
     """What one backward gave.
 
     Args:
-        gradients: {parameter: sums of its gradient}; a parameter that the outputs do not depend on is not there.
-        starts: {parameter: rms of what the module that owns it put out}, where that module was called and has no children.
+        gradients: {parameter: sums of its gradient}; a parameter that the outputs do not depend on is not
+            there.
+        starts: {parameter: rms of what the module that owns it put out}, where that module was called and has
+            no children.
         outputs: shapes of the outputs that took part.
     """
 
@@ -163,7 +169,8 @@ def _leaf(t: Tensor) -> Tensor:
 
 
 def _like(example: Any, first: Tensor) -> Any:
-    """The example where and as the parameters are; a fresh copy, so that a forward in place does not change the user's."""
+    """The example where and as the parameters are; a fresh copy, so that a forward in place does not change
+    the user's."""
     if isinstance(example, Tensor):
         t = example.detach().to(first.device)
         return (t.to(first.dtype) if t.is_floating_point() else t).clone()
@@ -175,7 +182,8 @@ def _like(example: Any, first: Tensor) -> Any:
 
 
 def last(tensors: list[Tensor]) -> list[Tensor]:
-    """The differentiable float tensors that a loss is taken of: no other is computed from them, and each, the farthest first,
+    """The differentiable float tensors that a loss is taken of: no other is computed from them, and each, the
+    farthest first,
     depends on a leaf that those before it do not. A state kept for the next call (a cache) is left out.
 
     >>> x = torch.ones(2, requires_grad=True)
@@ -215,7 +223,8 @@ def _behind(f: Any) -> set[Any]:
 
 @contextlib.contextmanager
 def as_it_was(model: nn.Module) -> Iterator[None]:
-    """Attributes that a forward sets (caches, computed weights) are put back; backward hooks of modules do not run."""
+    """Attributes that a forward sets (caches, computed weights) are put back; backward hooks of modules do
+    not run."""
     before = [(m, dict(vars(m))) for m in model.modules()]
     for m, _ in before:
         vars(m)["_backward_hooks"] = collections.OrderedDict()
@@ -230,7 +239,8 @@ def as_it_was(model: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _watched(model: nn.Module, starts: dict[str, float]) -> Iterator[None]:
-    """The rms of what each childless module with parameters puts out, by parameter; the last call's, where there are several."""
+    """The rms of what each childless module with parameters puts out, by parameter; the last call's, where
+    there are several."""
 
     def hook(names: list[str]) -> Any:
         def look(_module: nn.Module, _args: Any, out: Any) -> None:

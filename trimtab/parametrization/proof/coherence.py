@@ -1,13 +1,20 @@
-"""Where a first gradient is smaller than the rules' `s` by design: sums over a growing dimension that start incoherent.
+"""Where a first gradient is smaller than the rules' `s` by design: sums over a growing dimension that start
+incoherent.
 
-The rules give the size a gradient has once features and errors are aligned. At the start some of its sums run over a
-growing dimension of two things that know nothing of each other, and give m^1/2 where aligned ones give m (docs/proof.md):
+The rules give the size a gradient has once features and errors are aligned. At the start some of its sums run
+over a
+growing dimension of two things that know nothing of each other, and give m^1/2 where aligned ones give m
+(docs/proof.md):
 
-    backward through y = W x, or y = a * b spread over more numbers:   x gets  min(1, R_x / R_y)^1/2  of what it will get
-    forward through a product that ends in fewer numbers:              y is    min(1, R_y / R_x)^1/2  of what it will be
+    backward through y = W x, or y = a * b spread over more numbers:   x gets  min(1, R_x / R_y)^1/2  of what
+    it will get
+    forward through a product that ends in fewer numbers:              y is    min(1, R_y / R_x)^1/2  of what
+    it will be
 
-R: how many times more numbers a value has than its twin in the base, token by token. Of several ways to the output the largest counts, so
-what feeds a residual stream has 1. Attention probabilities spread over a head dimension that grows, gates and routers spread over the
+R: how many times more numbers a value has than its twin in the base, token by token. Of several ways to the
+    output the largest counts, so
+what feeds a residual stream has 1. Attention probabilities spread over a head dimension that grows, gates and
+routers spread over the
 width, scalars and gains shared by heads are below 1.
 """
 
@@ -30,7 +37,8 @@ POWERS = {"sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0, "square": 2.0}
 
 
 def expected(model: Graph, base: Graph, twin: Mapping[str, str]) -> dict[str, tuple[float, float]]:
-    """{parameter: (low, high)}: its first gradient over what the rules give, the same where only backward sums matter."""
+    """{parameter: (low, high)}: its first gradient over what the rules give, the same where only backward
+    sums matter."""
     spread = Spread(model, base, twin)
     sizes = _forward(model, spread)
     even = [1.0] * len(sizes)
@@ -49,7 +57,8 @@ def expected(model: Graph, base: Graph, twin: Mapping[str, str]) -> dict[str, tu
 class Spread:
     """R_x / R_y of an operation's input and output: how the ratio of their numbers moved from base to model.
 
-    A node of the model is paired with one of the base by what its last operations were, as far back as the two agree.
+    A node of the model is paired with one of the base by what its last operations were, as far back as the
+    two agree.
     """
 
     def __init__(self, model: Graph, base: Graph, twin: Mapping[str, str]):
@@ -105,7 +114,8 @@ class Spread:
         return found[0][0][-1] / found[1][0][-1] if found else 1.0
 
     def across(self, node: Node, value: int, *, agree: bool) -> float:
-        """What one operand of a product of activations gets: its gradient sums over the other's free dimension."""
+        """What one operand of a product of activations gets: its gradient sums over the other's free
+        dimension."""
         found = self._operands(node)
         if found is None:
             return 1.0
@@ -194,9 +204,11 @@ def _spreads(graph: Graph, node: Node) -> bool:
 
 
 def _back(graph: Graph, spread: Spread, size: list[float], *, agree: bool) -> list[float]:
-    """What reaches each value of a first gradient, over what the rules give: the largest over its ways to the output.
+    """What reaches each value of a first gradient, over what the rules give: the largest over its ways to the
+    output.
 
-    `agree`: sums weighted by numbers that are all positive (softmax) are taken to add up, which they may or may not.
+    `agree`: sums weighted by numbers that are all positive (softmax) are taken to add up, which they may or
+    may not.
     """
     ends = last_outputs(graph)
     reach = [1.0 if v.index in ends else 0.0 for v in graph.trace.values]
@@ -225,7 +237,8 @@ def _back(graph: Graph, spread: Spread, size: list[float], *, agree: bool) -> li
 
 
 def last_outputs(graph: Graph) -> set[int]:
-    """The outputs that a loss is taken of (`backward.last`): no other is computed from them, and each has a parameter of its own."""
+    """The outputs that a loss is taken of (`backward.last`): no other is computed from them, and each has a
+    parameter of its own."""
     outs = graph.trace.outputs
     last = [o for o in outs if not any(p != o and graph.flow.behind[p] >> o & 1 for p in outs)]
     known = sum(1 << i for i in graph.trace.params.values())

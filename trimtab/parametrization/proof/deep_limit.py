@@ -1,13 +1,18 @@
-"""How far a base is from its deep limit: the stream it has at the start against the one a deeper target will have.
+"""How far a base is from its deep limit: the stream it has at the start against the one a deeper target will
+have.
 
-A branch adds a part a_l of the stream's variance. At m_L times the depth each such branch is there m_L times, m_L^-alpha as
+A branch adds a part a_l of the stream's variance. At m_L times the depth each such branch is there m_L times,
+m_L^-alpha as
 large, so the variance of the stream at the end of a stack goes from v_0 (1 + sum a_l) to
 
-    v_0 (1 + m_L^(1 - 2 alpha) sum a_l)          branches that start with a norm: what they add does not know the stream
+    v_0 (1 + m_L^(1 - 2 alpha) sum a_l)          branches that start with a norm: what they add does not know
+    the stream
     v_0 prod (1 + m_L^(-2 alpha) a_l)^m_L        branches that answer to the stream's size
 
-Where that differs, the target starts elsewhere than its base, and so moves otherwise, with every number as it should be:
-Llama's embeddings at 0.02 under alpha = 1, a ResNet of unnormalised branches as large as its stream at any alpha.
+Where that differs, the target starts elsewhere than its base, and so moves otherwise, with every number as it
+should be:
+Llama's embeddings at 0.02 under alpha = 1, a ResNet of unnormalised branches as large as its stream at any
+alpha.
 """
 
 from __future__ import annotations
@@ -47,7 +52,8 @@ def distance(base: Graph, ratios: Mapping[int, float], alpha: float | None) -> s
         if abs(moved) > max(worst, math.log(FAR)):
             worst, share = abs(moved), added / (start + added)
             said = (
-                f"{share:.0%} of the base's stream is made by its branches at the start, and the stream of a model {m_L:.4g} times "
+                f"{share:.0%} of the base's stream is made by its branches at the start, and the stream of "
+                f"a model {m_L:.4g} times "
                 f"as deep starts at {math.exp(moved):.2g} of the base's"
             )
     return said

@@ -1,7 +1,9 @@
 """Proof by one step: a plan is tried before it is returned (docs/proof.md).
 
-Structure is read; here it is also tried. One backward at base and one at target, the target as it will be after `p.apply`, with
-one random cotangent, give for each kind of parameter the gradient and the change a first step makes. `proof_verdicts`
+Structure is read; here it is also tried. One backward at base and one at target, the target as it will be
+after `p.apply`, with
+one random cotangent, give for each kind of parameter the gradient and the change a first step makes.
+`proof_verdicts`
 compares them with what the plan says; nothing of either model is changed.
 """
 
@@ -108,7 +110,8 @@ def prepare(c: Comparison, rows: Mapping[str, Row], scheme: Scheme, example: Any
 
 
 def _width(facts: Mapping[str, Facts]) -> int:
-    """The base's width: the extent that differs from the model's in most tensors; read from shapes, whatever the roles are."""
+    """The base's width: the extent that differs from the model's in most tensors; read from shapes, whatever
+    the roles are."""
     seen: dict[int, int] = {}
     for f in facts.values():
         for here, there in zip(f.shape, f.base_shape, strict=True):
@@ -120,7 +123,8 @@ def _width(facts: Mapping[str, Facts]) -> int:
 def _uses(
     graph: Graph, base: Graph, facts: Mapping[str, Facts], found: dict[str, tuple[float, float]]
 ) -> dict[str, tuple[float, float]]:
-    """Shared parameters: what m_U times more uses give adds up as they agree, and the first use may be unlike the others."""
+    """Shared parameters: what m_U times more uses give adds up as they agree, and the first use may be unlike
+    the others."""
     for name, f in facts.items():
         low, high = found.get(name, (1.0, 1.0))
         more = len(graph.uses[name]) / max(1, len(base.uses[f.twin])) if graph.uses[name] else 1.0
@@ -148,19 +152,23 @@ def prove(
     rescaled: bool,
     steps: Steps | None = None,
 ) -> Proof:
-    """Try a plan by one backward in each model. It never raises because of what a model is: "untested", with the reason.
+    """Try a plan by one backward in each model. It never raises because of what a model is: "untested", with
+    the reason.
 
     Args:
-        rescaled: the model's numbers are those it trains from (`p.apply` was called); else they are rescaled on a copy.
+        rescaled: the model's numbers are those it trains from (`p.apply` was called); else they are rescaled
+            on a copy.
         steps: what an optimizer's step does in model and base (`one_step`), in place of sum u |g|.
     """
     if trial is None:
         return Proof(
-            reason="a parametrization read from JSON has no example: parametrize anew, or keep the one that was made"
+            reason="a parametrization read from JSON has no example: parametrize anew, or keep the one that "
+            "was made"
         )
     if trial.work > WORK:
         return Proof(
-            reason=f"one forward is {trial.work:.1e} multiply-adds, above {WORK:.0e}: call p.prove(model, base) for it"
+            reason=f"one forward is {trial.work:.1e} multiply-adds, above {WORK:.0e}: call p.prove(model, "
+            "base) for it"
         )
     try:
         mine, theirs = _both(
@@ -210,7 +218,8 @@ def _both(
     rescaled: bool,
     steps: tuple[Measure, Measure],
 ) -> tuple[Backward, Backward]:
-    """The two backward passes, in the mode in which the base uses more of its parameters; eval where both use all."""
+    """The two backward passes, in the mode in which the base uses more of its parameters; eval where both use
+    all."""
     called = {id(q): n for n, q in model.named_parameters()}
     rows = {called[id(q)]: name for name, q in p.named_parameters(model).items() if id(q) in called}
     mine = {n: _tried(p, trial, rows[n], q, rescaled) for n, q in model.named_parameters() if n in rows}
@@ -266,11 +275,13 @@ class Steps:
 
 
 def one_step(p: Parametrization, cls: Any, hyper: dict[str, Any]) -> Steps:
-    """What one step d of an optimizer does to L in each parameter, -sum g d: in the model as `p.optimizer` builds it, in the
+    """What one step d of an optimizer does to L in each parameter, -sum g d: in the model as `p.optimizer`
+    builds it, in the
     base as the class is. Each cotangent starts a new optimizer on copies.
 
     Args:
-        hyper: `lr` (1e-3 where it is not said), `only`, and the optimizer's own; no weight decay but what is said here.
+        hyper: `lr` (1e-3 where it is not said), `only`, and the optimizer's own; no weight decay but what is
+            said here.
     """
     hyper = {"lr": 1e-3} | ({"weight_decay": 0.0} if default(cls, "weight_decay") else {}) | hyper
     only = {k: hyper.pop(k) for k in ("only", "no_decay") if k in hyper}
@@ -326,15 +337,18 @@ def report(proof: Proof, *, strict: bool) -> list[str]:
     if not proof.wrong:
         return []
     lines = [
-        "the plan does not hold for a first step, which must change the network alike at every size (target over base):",
+        "the plan does not hold for a first step, which must change the network alike at every size (target "
+        "over base):",
         *(f"  - {row}" for row in proof.wrong[:6]),
         *(
             [f"  - and {len(proof.wrong) - 6} more kinds; p.proof has them all"]
             if len(proof.wrong) > 6
             else []
         ),
-        "What was read from the structure is wrong somewhere before or at these parameters. Look for constants, sums and "
-        "numbers of paths that depend on the size; make them the same at every size, or say the factors with overrides=.",
+        "What was read from the structure is wrong somewhere before or at these parameters. Look for "
+        "constants, sums and "
+        "numbers of paths that depend on the size; make them the same at every size, or say the factors "
+        "with overrides=.",
     ]
     if strict:
         raise StructureError("\n".join(lines))

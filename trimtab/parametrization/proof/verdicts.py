@@ -6,8 +6,10 @@ For each **kind** of parameter (one place in the block, all blocks together), ta
     change   = sum u |g|   (Adam-like)    wanted  k       what a first step does to L
     sgd      = sum (u/s) g^2              wanted  k^2
 
-The number of entries grows as m_in m_out m_L, u as m_in^-1 m_L^(alpha-1), s as m_out^-1 m_L^-alpha: the product is 1 for
-every kind, place, alpha, fold and gamma_0. `k` is 1 but for sums that start incoherent (`coherence`). A wrong role, tail, fold,
+The number of entries grows as m_in m_out m_L, u as m_in^-1 m_L^(alpha-1), s as m_out^-1 m_L^-alpha: the
+product is 1 for
+every kind, place, alpha, fold and gamma_0. `k` is 1 but for sums that start incoherent (`coherence`). A wrong
+role, tail, fold,
 constant or count shows as a power of the size.
 """
 
@@ -67,7 +69,8 @@ class ProofRow:
         if self.change is None or self.gradient is None:
             return f"{self.kind}: {self.verdict}{f' ({self.cause})' if self.cause else ''}"
         return (
-            f"{self.kind}: {self.verdict}, change {self.change:.3g} (wanted {self.wanted:.3g}), gradient {self.gradient:.3g} "
+            f"{self.kind}: {self.verdict}, change {self.change:.3g} (wanted {self.wanted:.3g}), gradient "
+            f"{self.gradient:.3g} "
             f"(wanted {self.wanted_gradient:.3g}){f': {self.cause}' if self.cause else ''}"
         )
 
@@ -116,7 +119,8 @@ class Proof(Sequence[ProofRow]):
             said[row.verdict] = said.get(row.verdict, 0) + 1
         counts = ", ".join(f"{n} {verdict}" for verdict, n in said.items())
         return (
-            f"proof by one step: {self.verdict}. A first step changes the loss {self.total.change:.3g} times as much as in the base "
+            f"proof by one step: {self.verdict}. A first step changes the loss {self.total.change:.3g} "
+            "times as much as in the base "
             f"(wanted {self.total.wanted:.3g}); kinds: {counts}"
         )
 
@@ -179,7 +183,8 @@ def kinds(
             for n in grown[b]
         }
         row = rows[grown[b][0]]
-        # What counts is a stack's branches together: its first block may be called otherwise (a widening one).
+        # What counts is a stack's branches together: its first block may be called otherwise (a widening
+        # one).
         where = (template(b), shapes.get(b)) if row.stack is None else (row.stack, _suffix(b))
         return where, frozenset(laws)
 
@@ -218,7 +223,8 @@ def judged(
     """The proof of a plan from the sums of two backward passes.
 
     Args:
-        step: the sums are those of an optimizer's step, which carries its own factors: how it answers to the gradient, 1 (its
+        step: the sums are those of an optimizer's step, which carries its own factors: how it answers to the
+            gradient, 1 (its
             sum g d grows as |g|, as Adam's) or 2 (as g^2, as SGD's); 0 where u is still to be multiplied in.
     """
     loudest = max((x.rms for x in base.values()), default=0.0)
@@ -253,7 +259,8 @@ def _chancy(
 
 @dataclasses.dataclass(frozen=True)
 class _Pool:
-    """Ratios of a kind, tensor by tensor against its twin, weighted by the twin's part of the base; `weight`: sum |g| there."""
+    """Ratios of a kind, tensor by tensor against its twin, weighted by the twin's part of the base; `weight`:
+    sum |g| there."""
 
     change: float
     sgd: float
@@ -400,11 +407,15 @@ def likely(row: ProofRow) -> str:
     assert row.change is not None and row.gradient is not None
     change, gradient = row.change / row.wanted, row.gradient / row.wanted_gradient
     if abs(math.log(gradient)) <= math.log(BOUND):
-        return "its gradient is as planned and its step is not: its role (fan-in) or its place may be taken for another"
+        return (
+            "its gradient is as planned and its step is not: its role (fan-in) or its place may be taken for "
+            "another"
+        )
     if abs(math.log(change)) <= math.log(BOUND):
         return "its step is as planned and its gradient is not: eps, SGD's rate and clipping would be off"
     way = "smaller" if gradient < 1 else "larger"
     return (
-        f"its gradient is {way} than planned: a constant, a norm, a sum over the width or a number of parallel paths that "
+        f"its gradient is {way} than planned: a constant, a norm, a sum over the width or a number of "
+        "parallel paths that "
         "grows with the size, or a tail or fold in the wrong place"
     )
