@@ -8,7 +8,7 @@
     matrices before it        start 1,         their step m^(2 alpha-1) (m^(alpha - 1/2) before a weight drawn
     at m^(1/2 - alpha))
 
-These are the numbers of docs/theory.md 1.2 and of trimtab.Scheme(name, alpha); `alpha = 1/2` is depth-mup, 1 is
+These are the numbers of docs/theory.md and of trimtab.Scheme(name, alpha); `alpha = 1/2` is depth-mup, 1 is
 completep.
 """
 
