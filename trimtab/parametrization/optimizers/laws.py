@@ -241,8 +241,7 @@ def _shaped(trial: Trial, dims: int, found: Family, mixed: bool) -> tuple[Family
     if shapes.snap(powers.rate) != 1.0:
         raise OptimizerError(
             f"steps must be proportional to lr, for that is what the factors multiply: the way {trial.name} "
-            "goes "
-            f"is as lr^{powers.rate:.2f} from lr={numbers['lr'] / 4:g} to {numbers['lr']:g}. {trials.INSTEAD}"
+            f"goes is as lr^{powers.rate:.2f} below lr={numbers['lr']:g}. {trials.INSTEAD}"
         )
     if not mixed:
         return found, powers
