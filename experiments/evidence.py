@@ -238,7 +238,9 @@ def compared(folder: Path, row: dict) -> str | None:
     if not points:
         return None
     xs, ys = (min(x for x, _ in points), max(x for x, _ in points)), sorted(y for _, y in points)
-    return panel(row["label"], curves, {n: min(c, key=lambda p: p[1]) for n, c in curves.items()}, xs, (0.985 * ys[0], min(1.02 * ys[-1], 1.3 * ys[0])), "log2 learning rate", "train loss")
+    return panel(
+        row["label"], curves, {n: min(c, key=lambda p: p[1]) for n, c in curves.items()}, xs, (0.985 * ys[0], min(1.02 * ys[-1], 1.3 * ys[0])), "log2 learning rate", "train loss"
+    )
 
 
 def extra(folder: Path, spec: dict) -> str:
