@@ -118,11 +118,13 @@ def short(x: float) -> str:
 def worst(t) -> str:
     """The largest regret over the sizes, relative to the size's own best."""
     own = {r[t.over]: r["loss"] for r in t.optima.to_dict("records")}
-    rows = [(r["regret"] / own[r[t.over]] if math.isfinite(own[r[t.over]]) else math.inf, r[t.over]) for r in t.regret.to_dict("records")]
-    if any(not math.isfinite(x) for x, _ in rows):
-        size = min(s for x, s in rows if not math.isfinite(x))
-        return f"does not train from {t.over} {size:g}"
-    return f"{100 * max(rows)[0]:.1f} %"
+    rows = t.regret.to_dict("records")
+    for status, words in (("unstable", "does not train"), ("at the edge of stability", "at the edge")):
+        sizes = [r[t.over] for r in rows if r["status"] == status]
+        if sizes:
+            return f"{words} from {t.over} {min(sizes):g}"
+    known = [r["regret"] / own[r[t.over]] for r in rows if math.isfinite(r["regret"]) and math.isfinite(own[r[t.over]])]
+    return f"{100 * max(known):.1f} %" if known else "-"
 
 
 def verdicts(lines: list[tuple[dict, object]]) -> list[str]:
@@ -387,7 +389,7 @@ def infinite(folder: Path) -> list[str]:
 
 
 def spent(folder: Path) -> tuple[int, float]:
-    """(runs, core-seconds) of the stored results."""
+    """(runs, seconds of a worker by the clock) of the stored results."""
     tables = [read(folder, name) for name in question(folder).get("stores", {})]
     tables = [t for t in tables if t is not None]
     return sum(len(t) for t in tables), sum(float(t["seconds"].sum()) for t in tables)
@@ -417,7 +419,7 @@ def section(folder: Path, q: dict, up: str) -> list[str]:
         out += [f"**What to do.** {q['act']}", ""]
     runs, seconds = spent(folder)
     if runs:
-        out += [f"{runs} runs, {seconds / 60:.0f} core-minutes on a busy two-core machine.", ""]
+        out += [f"{runs} runs, {seconds / 60:.0f} minutes of one worker on a busy two-core machine.", ""]
     return out
 
 
@@ -473,7 +475,7 @@ def listed() -> None:
         have = [name for name in q.get("stores", {}) if (folder / f"{name}.csv").is_file()]
         runs, seconds = spent(folder)
         state = "stored" if len(have) == len(q.get("stores", {})) else f"{len(have)} of {len(q['stores'])} stored"
-        print(f"{q['number']:>3}  {folder.name:<24} {state:<16} {runs:>6} runs {seconds / 60:>6.1f} core-minutes  {q['title']}")
+        print(f"{q['number']:>3}  {folder.name:<24} {state:<16} {runs:>6} runs {seconds / 60:>6.1f} worker-minutes  {q['title']}")
 
 
 def run(name: str, size: str, workers: str) -> None:
