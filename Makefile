@@ -4,7 +4,7 @@ VENV := .venv
 RUN := OMP_NUM_THREADS=1 $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
-.PHONY: install test test-slow test-sets test-full demo lint bench clean
+.PHONY: install test test-slow test-sets test-full demo lint bench experiments clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
@@ -39,6 +39,10 @@ lint: $(STAMP)
 
 demo: $(STAMP)
 	$(RUN) -m trimtab.cli demo
+
+# The experiments with their cost and state; make experiments run=NAME reruns one and makes its pages.
+experiments: $(STAMP)
+	$(RUN) experiments/evidence.py $(if $(run),run $(run),list)
 
 bench: $(STAMP)
 	$(RUN) benchmarks/step.py

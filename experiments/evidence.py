@@ -1,13 +1,19 @@
-"""The experiments: list them, rerun one, and make every figure, README and docs/evidence.md from the stored results.
+"""The experiments: list them, rerun one, and make every figure, README and docs/evidence.md from the stored
+results.
 
-    python experiments/evidence.py                        write figures, READMEs and docs/evidence.md from the CSV files
+    python experiments/evidence.py                        write figures, READMEs and docs/evidence.md from the
+    CSV files
     python experiments/evidence.py list                   the experiments with their cost and state
-    python experiments/evidence.py run NAME               run or resume its sweeps (--size paper: on a GPU; tiny: a few
-                                                          seconds, for CI, nothing kept), then write its CSV files
+    python experiments/evidence.py run NAME               run or resume its sweeps (--size paper: on a GPU;
+    tiny: a few
+                                                          seconds, for CI, nothing kept), then write its CSV
+                                                          files
     python experiments/evidence.py export NAME FOLDER     write the CSV files from stores that lie in FOLDER
 
-An experiment is a folder with `question.toml`: the question, which sweep files fill which store, and the lines to judge. Each
-line is one call of `trimtab.transfer`. No number on the pages is typed by hand; `expect` says which verdict the text speaks
+An experiment is a folder with `question.toml`: the question, which sweep files fill which store, and the
+lines to judge. Each
+line is one call of `trimtab.transfer`. No number on the pages is typed by hand; `expect` says which verdict
+the text speaks
 of, and the page says so where the runs say otherwise.
 """
 
@@ -31,14 +37,41 @@ import trimtab
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
-KEEP = ["scheme", "width", "depth", "seed", "lr", "state", "train_loss", "test_loss", "accuracy", "initial_loss", "collapsed", "seconds", "flops"]
-DROP = {"cell", "label", "error", "arithmetic", "stopped_at", "last_loss", "test_examples", "fleet", "version", "base_width", "base_depth", "eval_examples"}
+KEEP = [
+    "scheme",
+    "width",
+    "depth",
+    "seed",
+    "lr",
+    "state",
+    "train_loss",
+    "test_loss",
+    "accuracy",
+    "initial_loss",
+    "collapsed",
+    "seconds",
+    "flops",
+]
+DROP = {
+    "cell",
+    "label",
+    "error",
+    "arithmetic",
+    "stopped_at",
+    "last_loss",
+    "test_examples",
+    "fleet",
+    "version",
+    "base_width",
+    "base_depth",
+    "eval_examples",
+}
 
 # Light to dark with size, safe for colour-blind readers.
 COLOURS = ("#9ecae1", "#5ba3d0", "#2f7dbb", "#11539a", "#08203f")
 WIDE, HIGH, LEFT, TOP = 230, 160, 52, 38
 CELL_W, CELL_H, ACROSS = WIDE + LEFT + 18, HIGH + TOP + 62, 3
-STYLE = "text{font-family:system-ui,sans-serif;fill:#222;font-size:11px}.t{font-size:12px;font-weight:600}.g{stroke:#eee}.f{fill:#fff;stroke:#bbb}"
+STYLE = "text{font-family:system-ui,sans-serif;fill:#222;font-size:11px}.t{font-size:12px;font-weight:600}.g{stroke:#eee}.f{fill:#fff;stroke:#bbb}"  # noqa: E501
 
 
 # ---------------------------------------------------------------- results
@@ -60,7 +93,9 @@ def slim(table: pd.DataFrame) -> pd.DataFrame:
     out = table[[c for c in KEEP if c in table] + swept].copy()
     for column in ("train_loss", "test_loss", "accuracy", "initial_loss", "seconds", "lr"):
         out[column] = out[column].map(lambda v: float(f"{v:.6g}"))
-    return out[out["state"].isin(("done", "diverged"))].sort_values([c for c in ("scheme", "width", "depth", *swept, "lr", "seed") if c in out])
+    return out[out["state"].isin(("done", "diverged"))].sort_values(
+        [c for c in ("scheme", "width", "depth", *swept, "lr", "seed") if c in out]
+    )
 
 
 def export(folder: Path, stores: Path) -> None:
@@ -82,7 +117,9 @@ def read(folder: Path, name: str) -> pd.DataFrame | None:
 def chosen(table: pd.DataFrame, where: dict) -> pd.DataFrame:
     """The rows with these values."""
     for column, value in where.items():
-        table = table[(table[column] - value).abs() < 1e-9 if isinstance(value, float) else table[column] == value]
+        table = table[
+            (table[column] - value).abs() < 1e-9 if isinstance(value, float) else table[column] == value
+        ]
     return table
 
 
@@ -101,7 +138,13 @@ def judged(folder: Path, line: dict):
         return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return trimtab.transfer(table, over=line.get("over", "depth"), hp=hp, scheme=line["scheme"], metric=line.get("metric", "train_loss"))
+        return trimtab.transfer(
+            table,
+            over=line.get("over", "depth"),
+            hp=hp,
+            scheme=line["scheme"],
+            metric=line.get("metric", "train_loss"),
+        )
 
 
 # ---------------------------------------------------------------- words
@@ -123,24 +166,46 @@ def worst(t) -> str:
         sizes = [r[t.over] for r in rows if r["status"] == status]
         if sizes:
             return f"{words} from {t.over} {min(sizes):g}"
-    known = [r["regret"] / own[r[t.over]] for r in rows if math.isfinite(r["regret"]) and math.isfinite(own[r[t.over]])]
+    known = [
+        r["regret"] / own[r[t.over]]
+        for r in rows
+        if math.isfinite(r["regret"]) and math.isfinite(own[r[t.over]])
+    ]
     return f"{100 * max(known):.1f} %" if known else "-"
 
 
 def verdicts(lines: list[tuple[dict, object]]) -> list[str]:
     """The table of an experiment's lines."""
-    out = ["| line | sizes | log2 of the optimum | drift per doubling | verdict | regret | loss at the largest, and at the base |", "|---|---|---|---|---|---|---|"]
+    out = [
+        "| line | sizes | log2 of the optimum | drift per doubling | verdict | regret | loss at the "
+        "largest, and at the base |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for line, t in lines:
         if t is None:
             out.append(f"| {line['label']} | | | | not run | | |")
             continue
         rows = t.optima.to_dict("records")
-        marks = {"inside": "", "last stable": "*", "beyond the grid": ">", "none stable": "none", "too few rates": "?"}
-        best = ", ".join("none" if math.isnan(r["log2"]) else short(r["log2"]) + marks.get(r["status"], "?") for r in rows)
+        marks = {
+            "inside": "",
+            "last stable": "*",
+            "beyond the grid": ">",
+            "none stable": "none",
+            "too few rates": "?",
+        }
+        best = ", ".join(
+            "none" if math.isnan(r["log2"]) else short(r["log2"]) + marks.get(r["status"], "?") for r in rows
+        )
         sizes = f"{t.over} {', '.join(f'{r[t.over]:g}' for r in rows)}"
         drift = f"{signed(t.drift.slope)} ({signed(t.drift.low)} to {signed(t.drift.high)})"
-        told = f"**{t.verdict}**" + ("" if line.get("expect") in (None, t.verdict) else f" (the text expects *{line['expect']}*)")
-        last = f"{rows[-1]['loss']:.3f}, {rows[0]['loss']:.3f}" if math.isfinite(rows[-1]["loss"]) else f"none, {rows[0]['loss']:.3f}"
+        told = f"**{t.verdict}**" + (
+            "" if line.get("expect") in (None, t.verdict) else f" (the text expects *{line['expect']}*)"
+        )
+        last = (
+            f"{rows[-1]['loss']:.3f}, {rows[0]['loss']:.3f}"
+            if math.isfinite(rows[-1]["loss"])
+            else f"none, {rows[0]['loss']:.3f}"
+        )
         out.append(f"| {line['label']} | {sizes} | {best} | {drift} | {told} | {worst(t)} | {last} |")
     return out
 
@@ -152,34 +217,65 @@ def escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def panel(title: str, curves: dict[str, list[tuple[float, float]]], dots: dict[str, tuple[float, float]], xs, ys, xlabel: str, ylabel: str, sizes=()) -> str:
+def panel(
+    title: str,
+    curves: dict[str, list[tuple[float, float]]],
+    dots: dict[str, tuple[float, float]],
+    xs,
+    ys,
+    xlabel: str,
+    ylabel: str,
+    sizes=(),
+) -> str:
     """One frame of lines; y on a log scale."""
     (low, high), (least, most) = xs, ys
 
     def at(x, y):
         y = min(max(y, least), most)
-        return LEFT + (x - low) / (high - low) * WIDE, TOP + (math.log(most) - math.log(y)) / (math.log(most) - math.log(least)) * HIGH
+        return LEFT + (x - low) / (high - low) * WIDE, TOP + (math.log(most) - math.log(y)) / (
+            math.log(most) - math.log(least)
+        ) * HIGH
 
-    out = [f'<text x="{LEFT}" y="26" class="t">{escaped(title)}</text><rect x="{LEFT}" y="{TOP}" width="{WIDE}" height="{HIGH}" class="f"/>']
+    out = [
+        f'<text x="{LEFT}" y="26" class="t">{escaped(title)}</text><rect x="{LEFT}" y="{TOP}" '
+        f'width="{WIDE}" height="{HIGH}" class="f"/>'
+    ]
     step = max(1, math.ceil((high - low) / 8))
     for k in range(math.ceil(low), math.floor(high) + 1, step):
         x, _ = at(k, most)
-        out.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{TOP + HIGH}" class="g"/><text x="{x:.1f}" y="{TOP + HIGH + 14}" text-anchor="middle">{k}</text>')
+        out.append(
+            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{TOP + HIGH}" class="g"/><text x="{x:.1f}" '
+            f'y="{TOP + HIGH + 14}" text-anchor="middle">{k}</text>'
+        )
     for i in range(5):
         value = math.exp(math.log(least) + (math.log(most) - math.log(least)) * (i + 0.5) / 5)
         _, y = at(low, value)
-        out.append(f'<line x1="{LEFT}" x2="{LEFT + WIDE}" y1="{y:.1f}" y2="{y:.1f}" class="g"/><text x="{LEFT - 5}" y="{y + 4:.1f}" text-anchor="end">{value:.3g}</text>')
+        out.append(
+            f'<line x1="{LEFT}" x2="{LEFT + WIDE}" y1="{y:.1f}" y2="{y:.1f}" class="g"/><text '
+            f'x="{LEFT - 5}" y="{y + 4:.1f}" text-anchor="end">{value:.3g}</text>'
+        )
     names = list(sizes) or list(curves)
     for i, name in enumerate(names):
         colour = COLOURS[round(i * (len(COLOURS) - 1) / max(1, len(names) - 1))]
         shown = [p for p in curves.get(name, []) if p[1] <= most * 1.02]
-        out.append(f'<polyline points="{" ".join("{:.1f},{:.1f}".format(*at(*p)) for p in shown)}" fill="none" stroke="{colour}" stroke-width="1.8"/>')
+        out.append(
+            f'<polyline points="{" ".join("{:.1f},{:.1f}".format(*at(*p)) for p in shown)}" fill="none" '
+            f'stroke="{colour}" stroke-width="1.8"/>'
+        )
         if name in dots:
             x, y = at(*dots[name])
             out.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}" stroke="#fff"/>')
-        out.append(f'<circle cx="{LEFT + 6 + 46 * i}" cy="{TOP + HIGH + 44}" r="4" fill="{colour}"/><text x="{LEFT + 13 + 46 * i}" y="{TOP + HIGH + 48}">{escaped(name)}</text>')
-    out.append(f'<text x="{LEFT + WIDE / 2}" y="{TOP + HIGH + 29}" text-anchor="middle">{escaped(xlabel)}</text>')
-    out.append(f'<text transform="translate(11,{TOP + HIGH / 2}) rotate(-90)" text-anchor="middle">{escaped(ylabel)}</text>')
+        out.append(
+            f'<circle cx="{LEFT + 6 + 46 * i}" cy="{TOP + HIGH + 44}" r="4" fill="{colour}"/><text '
+            f'x="{LEFT + 13 + 46 * i}" y="{TOP + HIGH + 48}">{escaped(name)}</text>'
+        )
+    out.append(
+        f'<text x="{LEFT + WIDE / 2}" y="{TOP + HIGH + 29}" text-anchor="middle">{escaped(xlabel)}</text>'
+    )
+    out.append(
+        f'<text transform="translate(11,{TOP + HIGH / 2}) rotate(-90)" '
+        f'text-anchor="middle">{escaped(ylabel)}</text>'
+    )
     return "".join(out)
 
 
@@ -187,9 +283,15 @@ def drawn(path: Path, panels: list[str], label: str) -> None:
     """Panels, three in a row, as one SVG."""
     rows = math.ceil(len(panels) / ACROSS)
     wide, high = CELL_W * min(ACROSS, len(panels)), CELL_H * rows
-    body = "".join(f'<g transform="translate({CELL_W * (i % ACROSS)},{CELL_H * (i // ACROSS)})">{p}</g>' for i, p in enumerate(panels))
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" width="{wide}" role="img" aria-label="{escaped(label)}">'
-    path.write_text(f'{head}<style>{STYLE}</style><rect width="100%" height="100%" fill="#fff"/>{body}</svg>\n', encoding="utf-8")
+    body = "".join(
+        f'<g transform="translate({CELL_W * (i % ACROSS)},{CELL_H * (i // ACROSS)})">{p}</g>'
+        for i, p in enumerate(panels)
+    )
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" width="{wide}" role="img" aria-label="{escaped(label)}">'  # noqa: E501
+    path.write_text(
+        f'{head}<style>{STYLE}</style><rect width="100%" height="100%" fill="#fff"/>{body}</svg>\n',
+        encoding="utf-8",
+    )
 
 
 def figure(folder: Path, lines: list[tuple[dict, object]]) -> bool:
@@ -198,13 +300,20 @@ def figure(folder: Path, lines: list[tuple[dict, object]]) -> bool:
     panels = []
     groups: dict[tuple, list] = {}
     for line, t in shown:
-        groups.setdefault((line["store"], line.get("hp", "lr"), line.get("metric", "train_loss")), []).append((line, t))
+        groups.setdefault((line["store"], line.get("hp", "lr"), line.get("metric", "train_loss")), []).append(
+            (line, t)
+        )
     for members in groups.values():
         every = {}
         for line, t in members:
             fine = t.points[t.points["fine"]]
             x = (lambda v: math.log2(v)) if t.axis == "log2" else (lambda v: v)
-            every[line["label"]] = {f"{size:g}": [(x(r), y) for r, y in zip(c[t.hp], c["mean"], strict=True) if r > 0 or t.axis != "log2"] for size, c in fine.groupby(t.over)}
+            every[line["label"]] = {
+                f"{size:g}": [
+                    (x(r), y) for r, y in zip(c[t.hp], c["mean"], strict=True) if r > 0 or t.axis != "log2"
+                ]
+                for size, c in fine.groupby(t.over)
+            }
         points = [p for curves in every.values() for c in curves.values() for p in c]
         if not points:
             continue
@@ -213,51 +322,95 @@ def figure(folder: Path, lines: list[tuple[dict, object]]) -> bool:
         xs = (min(x for x, _ in points), max(x for x, _ in points))
         sizes = [f"{size:g}" for size in sorted({r for _, t in members for r in t.optima[t.over]})]
         for line, t in members:
-            dots = {f"{r[t.over]:g}": (r["log2"] if t.axis == "log2" else r["optimum"], r["loss"]) for r in t.optima.to_dict("records") if math.isfinite(r["loss"])}
+            dots = {
+                f"{r[t.over]:g}": (r["log2"] if t.axis == "log2" else r["optimum"], r["loss"])
+                for r in t.optima.to_dict("records")
+                if math.isfinite(r["loss"])
+            }
             name = {"lr": "learning rate", "weight_decay": "weight decay"}.get(t.hp, t.hp)
             axis = f"log2 {name}" if t.axis == "log2" else name
-            panels.append(panel(f"{line['label']}: {t.verdict}", every[line["label"]], dots, xs, (0.985 * ys[0], top), axis, t.metric.replace("_", " "), sizes))
+            panels.append(
+                panel(
+                    f"{line['label']}: {t.verdict}",
+                    every[line["label"]],
+                    dots,
+                    xs,
+                    (0.985 * ys[0], top),
+                    axis,
+                    t.metric.replace("_", " "),
+                    sizes,
+                )
+            )
     panels += [p for row in question(folder).get("carried", []) if (p := compared(folder, row))]
-    panels += [extra(folder, spec) for spec in question(folder).get("curves", []) if (folder / spec["file"]).is_file()]
+    panels += [
+        extra(folder, spec)
+        for spec in question(folder).get("curves", [])
+        if (folder / spec["file"]).is_file()
+    ]
     if panels:
         drawn(folder / "figure.svg", panels, question(folder)["title"])
     return bool(panels)
 
 
 def compared(folder: Path, row: dict) -> str | None:
-    """A panel of loss against rate: the base, the target carried to, the standard parametrization at the target."""
+    """A panel of loss against rate: the base, the target carried to, the standard parametrization at the
+    target."""
     base, target = read(folder, row["base_store"]), read(folder, row["target_store"])
     if base is None or target is None:
         return None
     extras = row.get("where", {})
     tables = {
         "base": mean_at(base, scheme=row["scheme"], width=row["base"][0], depth=row["base"][1], **extras),
-        "target": mean_at(target, scheme=row["scheme"], width=row["target"][0], depth=row["target"][1], **extras),
-        "sp": mean_at(target, scheme="sp", width=row["target"][0], depth=row["target"][1], **row.get("standard", {})),
+        "target": mean_at(
+            target, scheme=row["scheme"], width=row["target"][0], depth=row["target"][1], **extras
+        ),
+        "sp": mean_at(
+            target, scheme="sp", width=row["target"][0], depth=row["target"][1], **row.get("standard", {})
+        ),
     }
-    curves = {name: [(math.log2(lr), y) for lr, y in t.mean(axis=1).items()] for name, t in tables.items() if len(t)}
+    curves = {
+        name: [(math.log2(lr), y) for lr, y in t.mean(axis=1).items()] for name, t in tables.items() if len(t)
+    }
     points = [p for c in curves.values() for p in c]
     if not points:
         return None
     xs, ys = (min(x for x, _ in points), max(x for x, _ in points)), sorted(y for _, y in points)
     return panel(
-        row["label"], curves, {n: min(c, key=lambda p: p[1]) for n, c in curves.items()}, xs, (0.985 * ys[0], min(1.02 * ys[-1], 1.3 * ys[0])), "log2 learning rate", "train loss"
+        row["label"],
+        curves,
+        {n: min(c, key=lambda p: p[1]) for n, c in curves.items()},
+        xs,
+        (0.985 * ys[0], min(1.02 * ys[-1], 1.3 * ys[0])),
+        "log2 learning rate",
+        "train loss",
     )
 
 
 def extra(folder: Path, spec: dict) -> str:
-    """A panel of something else than loss against rate: the mean of `y` against log2 of `x`, a line per value of `by`."""
+    """A panel of something else than loss against rate: the mean of `y` against log2 of `x`, a line per value
+    of `by`."""
     table = chosen(pd.read_csv(folder / spec["file"]), spec.get("where", {}))
-    curves = {f"{value:g}": [(math.log2(x), y) for x, y in group.groupby(spec["x"])[spec["y"]].mean().items()] for value, group in table.groupby(spec["by"])}
+    curves = {
+        f"{value:g}": [(math.log2(x), y) for x, y in group.groupby(spec["x"])[spec["y"]].mean().items()]
+        for value, group in table.groupby(spec["by"])
+    }
     points = [p for c in curves.values() for p in c]
-    xs, ys = (min(x for x, _ in points), max(x for x, _ in points)), (0.9 * min(y for _, y in points), 1.1 * max(y for _, y in points))
-    return panel(spec["title"], curves, {}, xs, ys, f"log2 {spec['x']}; a line per {spec['by']}", spec["name"])
+    xs, ys = (
+        (min(x for x, _ in points), max(x for x, _ in points)),
+        (0.9 * min(y for _, y in points), 1.1 * max(y for _, y in points)),
+    )
+    return panel(
+        spec["title"], curves, {}, xs, ys, f"log2 {spec['x']}; a line per {spec['by']}", spec["name"]
+    )
 
 
 def slopes(folder: Path, spec: dict) -> list[str]:
     """Exponents of some columns over the size: value ~ size^p, with 95 % intervals."""
     table = pd.read_csv(folder / spec["file"])
-    out = [f"| {', '.join(spec['by'])} | " + " | ".join(spec["names"]) + " |", "|---" * (len(spec["names"]) + 1) + "|"]
+    out = [
+        f"| {', '.join(spec['by'])} | " + " | ".join(spec["names"]) + " |",
+        "|---" * (len(spec["names"]) + 1) + "|",
+    ]
     for key, group in table.groupby(spec["by"]):
         cells = []
         for column in spec["columns"]:
@@ -282,14 +435,21 @@ def mean_at(table: pd.DataFrame, **where) -> pd.DataFrame:
 def interval(values) -> tuple[float, float]:
     """Mean and half of its 95 % interval (Student's t)."""
     values = pd.Series(values).dropna()
-    half = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5 if len(values) > 1 else math.nan
+    half = (
+        stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5
+        if len(values) > 1
+        else math.nan
+    )
     return float(values.mean()), float(half)
 
 
 def carried(folder: Path, rows: list[dict]) -> list[str]:
-    """Per family: the base's best rate used at the target, beside the target's own best and the standard one tuned there."""
+    """Per family: the base's best rate used at the target, beside the target's own best and the standard one
+    tuned there."""
     out = [
-        "| family | base | target | rate tuned at the base, log2 | loss at the target with it | best of the same scheme at the target | standard, tuned at the target | carried over standard | tuning FLOPs, target over base |",
+        "| family | base | target | rate tuned at the base, log2 | loss at the target with it | best of the "
+        "same scheme at the target | standard, tuned at the target | carried over standard | tuning FLOPs, "
+        "target over base |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
@@ -298,22 +458,36 @@ def carried(folder: Path, rows: list[dict]) -> list[str]:
             continue
         extra = row.get("where", {})
         at_base = mean_at(base, scheme=row["scheme"], width=row["base"][0], depth=row["base"][1], **extra)
-        at_target = mean_at(target, scheme=row["scheme"], width=row["target"][0], depth=row["target"][1], **extra)
-        plain = mean_at(target, scheme="sp", width=row["target"][0], depth=row["target"][1], **row.get("standard", {}))
+        at_target = mean_at(
+            target, scheme=row["scheme"], width=row["target"][0], depth=row["target"][1], **extra
+        )
+        plain = mean_at(
+            target, scheme="sp", width=row["target"][0], depth=row["target"][1], **row.get("standard", {})
+        )
         if not len(at_base) or not len(at_target) or not len(plain):
             continue
         rate = at_base.mean(axis=1).idxmin()
         near = min(at_target.index, key=lambda r: abs(math.log2(r / rate)))
-        here, best, standard = at_target.loc[near], at_target.loc[at_target.mean(axis=1).idxmin()], plain.loc[plain.mean(axis=1).idxmin()]
+        here, best, standard = (
+            at_target.loc[near],
+            at_target.loc[at_target.mean(axis=1).idxmin()],
+            plain.loc[plain.mean(axis=1).idxmin()],
+        )
         gap, half = interval(100 * (here / standard - 1))
         runs = lambda t, size, s: t[(t["width"] == size[0]) & (t["depth"] == size[1]) & (t["scheme"] == s)]  # noqa: E731
-        cost = runs(target, row["target"], "sp")["flops"].max() / runs(base, row["base"], row["scheme"])["flops"].max()
+        cost = (
+            runs(target, row["target"], "sp")["flops"].max()
+            / runs(base, row["base"], row["scheme"])["flops"].max()
+        )
         edge = " (the end of what was tried)" if standard.name in (plain.index[0], plain.index[-1]) else ""
         missing = "" if abs(math.log2(near / rate)) < 0.01 else f" (nearest tried: {math.log2(near):.1f})"
         size = lambda s: f"{s[0]} wide, {s[1]} deep"  # noqa: E731
         out.append(
-            f"| {row['label']} | {size(row['base'])} | {size(row['target'])} | {math.log2(rate):.1f}{missing} | {here.mean():.3f} | {best.mean():.3f} at {math.log2(best.name):.1f}"
-            f" | {standard.mean():.3f} at {math.log2(standard.name):.1f}{edge} | {gap:+.1f} % (± {half:.1f}) | {cost:.0f} |"
+            f"| {row['label']} | {size(row['base'])} | {size(row['target'])} | "
+            f"{math.log2(rate):.1f}{missing} | {here.mean():.3f} | {best.mean():.3f} at "
+            f"{math.log2(best.name):.1f}"
+            f" | {standard.mean():.3f} at {math.log2(standard.name):.1f}{edge} | {gap:+.1f} % (± "
+            f"{half:.1f}) | {cost:.0f} |"
         )
     return out
 
@@ -327,7 +501,11 @@ def losses(folder: Path, spec: dict) -> list[str]:
     metric = spec.get("metric", "train_loss")
     columns = sorted(table[spec["columns"]].unique())
     out = [
-        f"| {' , '.join(spec['rows'])} | " + " | ".join(f"{spec['columns'].split('.')[-1]} {c:g}" if not isinstance(c, str) else c for c in columns) + " |",
+        f"| {' , '.join(spec['rows'])} | "
+        + " | ".join(
+            f"{spec['columns'].split('.')[-1]} {c:g}" if not isinstance(c, str) else c for c in columns
+        )
+        + " |",
         "|---" * (len(columns) + 1) + "|",
     ]
     for key, group in table.groupby(spec["rows"], sort=True):
@@ -344,7 +522,13 @@ def losses(folder: Path, spec: dict) -> list[str]:
             found = fine[fine["lr"] == at][metric]
             m, h = interval(found)
             cells.append(f"{m:.3f} ± {h:.3f}" if metric != "accuracy" else f"{100 * m:.1f} ± {100 * h:.1f} %")
-        out.append("| " + ", ".join(f"{k:.3g}" if isinstance(k, float) else str(k) for k in key) + " | " + " | ".join(cells) + " |")
+        out.append(
+            "| "
+            + ", ".join(f"{k:.3g}" if isinstance(k, float) else str(k) for k in key)
+            + " | "
+            + " | ".join(cells)
+            + " |"
+        )
     return out
 
 
@@ -367,21 +551,37 @@ def infinite(folder: Path) -> list[str]:
     for r in found["rates"]:
         at = "infinite" if r["at"] is None else f"{r['at']:g}"
         out.append(
-            f"| {r['quantity']} | {r['axis']} | {at} | {some(r['exponent'], '.2f')} ({some(r['low'], '.2f')} to {some(r['high'], '.2f')}) | {r['expected']:g} | {r['verdict']} | {some(r['needed'])} ({some(r['needed_low'])} to {some(r['needed_high'])}) |"
+            f"| {r['quantity']} | {r['axis']} | {at} | {some(r['exponent'], '.2f')} "
+            f"({some(r['low'], '.2f')} to {some(r['high'], '.2f')}) | {r['expected']:g} | {r['verdict']} | "
+            f"{some(r['needed'])} ({some(r['needed_low'])} to {some(r['needed_high'])}) |"
         )
     best, law = found["optimum"]["rows"], found["optimum"]["rate"]
     out += ["", "| width | best rate (95 %) | octaves from the limit's |", "|---|---|---|"]
     for r in best:
         width = "infinite" if r["width"] is None else f"{r['width']:g}"
-        out.append(f"| {width} | {some(r['lr'])} ({some(r['low'])} to {some(r['high'])}) | {some(r['shift'], '+.2f')} |")
+        out.append(
+            f"| {width} | {some(r['lr'])} ({some(r['low'])} to {some(r['high'])}) | "
+            f"{some(r['shift'], '+.2f')} |"
+        )
     finite = [r for r in best if r["width"] is not None]
     wide = finite[-1]
-    out += ["", f"The same against the widest network tried ({wide['width']:g}), whose best rate is known better than the limit's: how far the best rate of a proxy is off."]
+    out += [
+        "",
+        f"The same against the widest network tried ({wide['width']:g}), whose best rate is known better "
+        "than the limit's: how far the best rate of a proxy is off.",
+    ]
     out += ["", "| proxy's width | octaves off | 95 % |", "|---|---|---|"]
     for r in finite[:-1]:
-        off, half = math.log2(r["lr"] / wide["lr"]), 1.96 * math.hypot(r["shift_stderr"], wide["shift_stderr"])
+        off, half = (
+            math.log2(r["lr"] / wide["lr"]),
+            1.96 * math.hypot(r["shift_stderr"], wide["shift_stderr"]),
+        )
         out.append(f"| {r['width']:g} | {off:+.2f} | ± {half:.2f} |")
-    out += ["", f"As a law, shift = c / N: c = {law['constant']:.1f} ({law['constant_low']:.1f} to {law['constant_high']:.1f}) octaves x width."]
+    out += [
+        "",
+        f"As a law, shift = c / N: c = {law['constant']:.1f} ({law['constant_low']:.1f} to "
+        f"{law['constant_high']:.1f}) octaves x width.",
+    ]
     return out
 
 
@@ -424,23 +624,41 @@ def section(folder: Path, q: dict, up: str) -> list[str]:
 
 
 MARKS = (
-    "Columns: the optimum of each size in log2 (`*`: the last rate that trains; `>`: beyond the grid; none: nothing trains); how far it moves per doubling of the"
-    " size, with its 95 % interval; the verdict; the largest regret of keeping the base's optimum, over the size's own best; the loss at the optimum of the largest size"
-    " and of the base. *Transfers*: the interval lies within ±0.25. *Drifts*: it excludes 0 and the slope is beyond 0.25."
+    "Columns: the optimum of each size in log2 (`*`: the last rate that trains; `>`: beyond the grid; none: "
+    "nothing trains); how far it moves per doubling of the"
+    " size, with its 95 % interval; the verdict; the largest regret of keeping the base's optimum, over the "
+    "size's own best; the loss at the optimum of the largest size"
+    " and of the base. *Transfers*: the interval lies within ±0.25. *Drifts*: it excludes 0 and the slope "
+    "is beyond 0.25."
 )
 
 
 CAUTION = (
-    "Read with care. These are small networks, small images and short runs. Where the first three seeds or the first grid could not tell, more seeds, rates or sizes were added after looking"
-    " (`sweep-more*.toml`, `sweep-narrow.toml`, `sweep-post-norm-more.toml`), while lines that were told at once were left alone; the intervals do not account for that. About fifty lines"
-    " are judged at 95 %, so one or two may be wrong by chance. `docs/statistics.md` says what three seeds are worth."
+    "Read with care. These are small networks, small images and short runs. Where the first three seeds or "
+    "the first grid could not tell, more seeds, rates or sizes were added after looking"
+    " (`sweep-more*.toml`, `sweep-narrow.toml`, `sweep-post-norm-more.toml`), while lines that were told at "
+    "once were left alone; the intervals do not account for that. About fifty lines"
+    " are judged at 95 %, so one or two may be wrong by chance. `docs/statistics.md` says what three seeds "
+    "are worth."
 )
 
 
 def write() -> None:
     """Figures, READMEs, docs/evidence.md."""
-    page = ["# The evidence", "", "*Made by `python experiments/evidence.py` from the results in `experiments/`; do not edit.*", "", MARKS, "", CAUTION, ""]
-    summary, body = ["| question | line | drift per doubling | verdict | regret |", "|---|---|---|---|---|"], []
+    page = [
+        "# The evidence",
+        "",
+        "*Made by `python experiments/evidence.py` from the results in `experiments/`; do not edit.*",
+        "",
+        MARKS,
+        "",
+        CAUTION,
+        "",
+    ]
+    summary, body = (
+        ["| question | line | drift per doubling | verdict | regret |", "|---|---|---|---|---|"],
+        [],
+    )
     for folder in folders():
         q = question(folder)
         body += [f"## {q['number']}. {q['title']}", "", *section(folder, q, f"../experiments/{folder.name}/")]
@@ -448,10 +666,19 @@ def write() -> None:
             t = judged(folder, line) if line.get("headline") else None
             if t is not None:
                 summary.append(
-                    f"| {q['number']}. {q['title']} | {line['label']} | {signed(t.drift.slope)} ({signed(t.drift.low)} to {signed(t.drift.high)}) | **{t.verdict}** | {worst(t)} |"
+                    f"| {q['number']}. {q['title']} | {line['label']} | {signed(t.drift.slope)} "
+                    f"({signed(t.drift.low)} to {signed(t.drift.high)}) | **{t.verdict}** | {worst(t)} |"
                 )
         how = ["## Run it", "", "```", f"python experiments/evidence.py run {folder.name}", "```", ""]
-        how += ["`sweep-paper.toml` is the same question at the paper's size, for a GPU: `trimtab sweep sweep-paper.toml`.", ""] if (folder / "sweep-paper.toml").is_file() else []
+        how += (
+            [
+                "`sweep-paper.toml` is the same question at the paper's size, for a GPU: `trimtab sweep "
+                "sweep-paper.toml`.",
+                "",
+            ]
+            if (folder / "sweep-paper.toml").is_file()
+            else []
+        )
         text = [f"# {q['title']}", "", *section(folder, q, ""), *how, MARKS]
         (folder / "README.md").write_text("\n".join(wrapped(text)).strip() + "\n", encoding="utf-8")
     text = [*page, *summary, "", *body]
@@ -464,7 +691,11 @@ def wrapped(lines: list[str]) -> list[str]:
 
     out = []
     for line in lines:
-        out += textwrap.wrap(line, 110, break_long_words=False, break_on_hyphens=False) if len(line) > 110 and line[0] not in "|!`#" else [line]
+        out += (
+            textwrap.wrap(line, 110, break_long_words=False, break_on_hyphens=False)
+            if len(line) > 110 and line[0] not in "|!`#"
+            else [line]
+        )
     return out
 
 
@@ -474,8 +705,13 @@ def listed() -> None:
         q = question(folder)
         have = [name for name in q.get("stores", {}) if (folder / f"{name}.csv").is_file()]
         runs, seconds = spent(folder)
-        state = "stored" if len(have) == len(q.get("stores", {})) else f"{len(have)} of {len(q['stores'])} stored"
-        print(f"{q['number']:>3}  {folder.name:<24} {state:<16} {runs:>6} runs {seconds / 60:>6.1f} worker-minutes  {q['title']}")
+        state = (
+            "stored" if len(have) == len(q.get("stores", {})) else f"{len(have)} of {len(q['stores'])} stored"
+        )
+        print(
+            f"{q['number']:>3}  {folder.name:<24} {state:<16} {runs:>6} runs {seconds / 60:>6.1f} "
+            f"worker-minutes  {q['title']}"
+        )
 
 
 def run(name: str, size: str, workers: str) -> None:
@@ -484,9 +720,24 @@ def run(name: str, size: str, workers: str) -> None:
     if size == "paper":
         jobs = [("paper", "sweep-paper.toml")]
     else:
-        jobs = [(store, file) for store, files in question(folder).get("stores", {}).items() for file in files]
+        jobs = [
+            (store, file) for store, files in question(folder).get("stores", {}).items() for file in files
+        ]
     for store, file in jobs:
-        subprocess.run([sys.executable, "-m", "trimtab.cli", "sweep", str(folder / file), "--store", str(folder / f"{store}.db"), "--workers", workers], check=True)
+        subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "trimtab.cli",
+                "sweep",
+                str(folder / file),
+                "--store",
+                str(folder / f"{store}.db"),
+                "--workers",
+                workers,
+            ],
+            check=True,
+        )
     for script in question(folder).get("scripts", []):
         subprocess.run([sys.executable, str(folder / script)], check=True, cwd=ROOT)
     if size != "paper":
@@ -494,13 +745,18 @@ def run(name: str, size: str, workers: str) -> None:
 
 
 def shrunk(path: Path) -> dict:
-    """A sweep cut down to a few seconds: two sizes, two values of each axis, three steps, on digits where the data are not there."""
+    """A sweep cut down to a few seconds: two sizes, two values of each axis, three steps, on digits where the
+    data are not there."""
     config = tomllib.loads(path.read_text(encoding="utf-8"))
     run = config["run"]
     for key in ("widths", "depths"):
         config[key] = config[key][:2]
     for key, values in config["axes"].items():
-        config["axes"][key] = values[:2] if isinstance(values, list) else [2.0 ** values["log2"][0], 2.0 ** (values["log2"][0] + 1)]
+        config["axes"][key] = (
+            values[:2]
+            if isinstance(values, list)
+            else [2.0 ** values["log2"][0], 2.0 ** (values["log2"][0] + 1)]
+        )
     run |= {"steps": 3, "warmup": 0, "eval_examples": 64 if run.get("eval_examples") else 0}
     for key in ("model", "data"):
         if str(run[key]).partition(":")[0].endswith(".py"):
