@@ -4,7 +4,7 @@ VENV := .venv
 RUN := OMP_NUM_THREADS=1 $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
-.PHONY: install test test-slow test-sets test-full demo lint bench experiments clean
+.PHONY: install test test-slow test-sets test-full demo lint bench experiments evidence clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
@@ -40,9 +40,13 @@ lint: $(STAMP)
 demo: $(STAMP)
 	$(RUN) -m trimtab.cli demo
 
-# The experiments with their cost and state; make experiments run=NAME reruns one and makes its pages.
+# The experiments with their cost and state; make experiments NAME=llama [SIZE=tiny|small|paper] reruns one.
 experiments: $(STAMP)
-	$(RUN) experiments/evidence.py $(if $(run),run $(run),list)
+	$(RUN) experiments/evidence.py $(if $(NAME),run $(NAME) --size $(or $(SIZE),small),list)
+
+# Every figure and page from the stored results.
+evidence: $(STAMP)
+	$(RUN) experiments/evidence.py
 
 bench: $(STAMP)
 	$(RUN) benchmarks/step.py

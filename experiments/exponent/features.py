@@ -22,7 +22,7 @@ sys.path.insert(0, str(HERE))
 
 from model import build  # noqa: E402
 
-from trimtab.data import open_data  # noqa: E402
+from trimtab.data.opening import open_data  # noqa: E402
 
 ALPHAS, DEPTHS, STEPS, LR = (0.25, 0.5, 0.75, 1.0), (3, 6, 12, 24, 48), 50, 2.0**-4
 

@@ -64,8 +64,9 @@ def _on_alpha(graph: Graph, base: Graph, alpha: float, deeper: bool) -> Iterator
         yield (
             f"branches here have two or more matrices in a row: at alpha = {alpha:g} their inner layers "
             f"learn more slowly with depth (as depth^{alpha - 1:g}), and the best rate can drift. completep "
-            "(alpha = 1) does not have this: use it with Adam-like optimizers (an untouched Llama from 2 to 16 "
-            "blocks drifted under depth-mup and kept its rate under completep, docs/evidence.md, question 10)."
+            "(alpha = 1) does not have this: use it with Adam-like optimizers (an untouched Llama from 2 to "
+            "16 blocks drifted under depth-mup and kept its rate under completep: docs/evidence.md, "
+            "question 10)."
         )
     share = random_share(base)
     if alpha > 0.5 and deeper and share > MOST:
