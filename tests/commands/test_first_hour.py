@@ -485,7 +485,13 @@ def test_the_example_shows_every_key_at_its_default():
     shown = {"": keys(EXAMPLE)}
     table, defaults = (
         "",
-        {**grid.BUDGET, **{k: f.default for k, f in RunConfig.model_fields.items()}, "centre": [32, 3]},
+        {
+            **grid.BUDGET,
+            **{k: f.default for k, f in RunConfig.model_fields.items()},
+            "centre": [32, 3],
+            "batches": None,
+            "tokens": None,
+        },
     )
     named = {
         "": set(grid.KEYS),

@@ -13,7 +13,7 @@ from torch import nn
 import trimtab
 from structures import CASES, IDS, Block, Net, X
 from trimtab.parametrization import rules
-from trimtab.parametrization.comparison import roles
+from trimtab.parametrization.comparison import depths, roles
 from trimtab.parametrization.folds import collecting as folds
 from trimtab.parametrization.optimizers import laws as optimizers
 from trimtab.parametrization.proof import trial as proof
@@ -216,22 +216,30 @@ def place(where, **wrong):
 
 
 def folds_without(*steps):
+    attention = folds.attention
+    without = {
+        "attention": (folds, "attention", lambda c: dataclasses.replace(attention(c), folds=())),
+        "branches": (folds.constants, "on_branches", lambda c: []),
+        "constants": (folds.constants, "elsewhere", lambda *_: ([], [])),
+        "tied": (folds, "_tied", lambda *_: ([], [])),
+    }
+
     def plant(patch):
         for step in steps:
-            patch.setattr(folds._Collector, step, lambda self, *_: None)
+            patch.setattr(*without[step])
 
     return plant
 
 
 def folds_twice(patch):
-    right = folds.Folds.multiply
-    patch.setattr(folds.Folds, "multiply", lambda self, tail, a: right(self, tail, a * a))
+    right = folds.product
+    patch.setattr(folds, "product", lambda found: {name: a * a for name, a in right(found).items()})
 
 
 def depth_of(power):
     def plant(patch):
-        right = roles.depth_ratios
-        patch.setattr(roles, "depth_ratios", lambda pairing: [r**power for r in right(pairing)])
+        right = depths.depth_ratios
+        patch.setattr(depths, "depth_ratios", lambda pairing: [r**power for r in right(pairing)])
 
     return plant
 
@@ -240,28 +248,28 @@ def tail_is(name):
     """The branch's multiplier goes into another of its parameters."""
 
     def plant(patch):
-        right = roles._Reader._placed
+        right = depths.Depths.at
 
-        def planted(self, facts, own, twin):
-            found = right(self, facts, own, twin)
+        def planted(self, own, twin):
+            found = right(self, own, twin)
             if found.where in ("tail", "branch"):
-                return dataclasses.replace(found, where="tail" if name in found.name else "branch")
+                return dataclasses.replace(found, where="tail" if name in own else "branch")
             return found
 
-        patch.setattr(roles._Reader, "_placed", planted)
+        patch.setattr(depths.Depths, "at", planted)
 
     return plant
 
 
 def role_of(name, **wrong):
     def plant(patch):
-        right = roles._Reader.facts
+        right = roles._facts
 
-        def planted(self, own):
-            found = right(self, own)
+        def planted(paired, own):
+            found = right(paired, own)
             return dataclasses.replace(found, **wrong) if name in own else found
 
-        patch.setattr(roles._Reader, "facts", planted)
+        patch.setattr(roles, "_facts", planted)
 
     return plant
 
@@ -435,7 +443,8 @@ class WholeNorm(torch.optim.SGD):
 
 def test_an_optimizer_with_another_law_is_wrong(monkeypatch):
     """What the entry test refuses by itself, were it admitted as AdamW: the step shows it."""
-    monkeypatch.setattr(optimizers, "_by_experiment", lambda *_: rules.FAMILIES["AdamW"])
+    admitted = optimizers.Law("WholeNorm", rules.FAMILIES["AdamW"])
+    monkeypatch.setattr(optimizers, "_remembered", lambda *_: admitted)
     case = CASES["pre-norm-mlp"]
     torch.manual_seed(0)
     model, base = case.build(*WIDE), case.build(*BASE)

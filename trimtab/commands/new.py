@@ -17,6 +17,8 @@ schemes = ["mup", "depth-mup"]     # of sp, ntk, mup, depth-mup, completep; defa
 base = [32, 3]                     # [width, depth] of the model that is tuned; required
 widths = [32]                      # default: the base's
 depths = [3, 6, 12, 24]            # default: the base's
+# batches = [64, 256]              # an example: batch sizes; base then names its own, as in docs/horizon.md
+# tokens = [12800, 51200]          # an example: examples seen in a run, so that steps = tokens / batch
 sizes = "product"                  # or "cross": depths at the centre's width and widths at its depth
 # centre = [32, 3]                 # of a cross; default: the base
 seeds = 3                          # how many, or a list such as [0, 1, 2]

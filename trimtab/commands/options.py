@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     Text = str | None
     Number = float | None
+    Betas = tuple[float, float] | None
     Size = Literal["depth", "width", "batch", "tokens"] | None
     Page = str
     PageOrNone = str | None
@@ -21,10 +22,11 @@ else:
     try:
         from tyro.conf import Positional, arg
     except ModuleNotFoundError:
-        Positional = Text = Number = Size = Page = PageOrNone = None
+        Positional = Text = Number = Betas = Size = Page = PageOrNone = None
     else:  # --help shows what to write, not that None is what an option left out stands for
         Text = Annotated[str | None, arg(metavar="STR", help_behavior_hint="")]
         Number = Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="")]
+        Betas = Annotated[tuple[float, float] | None, arg(metavar="FLOAT FLOAT", help_behavior_hint="")]
         Size = Annotated[
             Literal["depth", "width", "batch", "tokens"] | None,
             arg(metavar="{depth,width,batch,tokens}", help_behavior_hint=""),
@@ -32,4 +34,4 @@ else:
         Page = Annotated[str, arg(aliases=["-o"])]
         PageOrNone = Annotated[str | None, arg(aliases=["-o"], metavar="STR", help_behavior_hint="")]
 
-__all__ = ["Number", "Page", "PageOrNone", "Positional", "Size", "Text"]
+__all__ = ["Betas", "Number", "Page", "PageOrNone", "Positional", "Size", "Text"]

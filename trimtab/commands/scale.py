@@ -10,7 +10,7 @@ import dataclasses
 import json
 from typing import Any
 
-from trimtab.commands.options import Number
+from trimtab.commands.options import Betas, Number
 from trimtab.errors import TrimtabError, faults
 
 NUMBERS = ("lr", "weight_decay", "eps")
@@ -45,7 +45,7 @@ class Scale:
     """The base's weight decay."""
     eps: Number = None
     """The base's eps."""
-    betas: tuple[float, float] | None = None
+    betas: Betas = None
     """The base's betas; default those of torch, (0.9, 0.999), where the optimizer has them."""
     momentum: Number = None
     """The base's momentum."""

@@ -225,9 +225,7 @@ def _both(
     mine = {n: _tried(p, trial, rows[n], q, rescaled) for n, q in model.named_parameters() if n in rows}
     grown = {t: n for n, t in trial.twins.items()}
     theirs = {
-        n: _nonzero(q.detach(), n, dataclasses.replace(trial.zero[grown[n]], init=1.0, shrink=1.0))
-        if grown.get(n) in trial.zero
-        else q.detach()
+        n: _of_base(p.rows.get(grown.get(n, "")), q, n, trial.zero.get(grown.get(n, "")))
         for n, q in base.named_parameters()
     }
     of_base = backward(base, theirs, trial.example, measure=steps[1])
@@ -252,6 +250,13 @@ def _tried(p: Parametrization, trial: Trial, name: str, q: nn.Parameter, rescale
     if name not in trial.zero:
         return x
     return _nonzero(x, trial.twins[name], trial.zero[name])
+
+
+def _of_base(row: Row | None, q: nn.Parameter, name: str, zero: Zero | None) -> Tensor:
+    """A parameter of the base as it is trained: with its role's multiplier, which is the same at every size."""
+    start = dict(row.multipliers).get("init", 1.0) if row is not None else 1.0
+    x = q.detach() if row is None or start == 1 else scaled(q.detach(), start, row.offset)
+    return x if zero is None else _nonzero(x, name, dataclasses.replace(zero, init=1.0, shrink=1.0))
 
 
 def _nonzero(x: Tensor, seed: str, zero: Zero) -> Tensor:

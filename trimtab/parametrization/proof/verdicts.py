@@ -350,7 +350,10 @@ def _row(
         return dataclasses.replace(
             row, cause="this example uses a part of its branch (experts): a chance count"
         )
-    off = max(abs(math.log(pool.change / row.wanted)), abs(math.log(pool.gradient / row.wanted_gradient)))
+    ratios = (pool.change, row.wanted), (pool.gradient, row.wanted_gradient)
+    if any(not (x > 0 and y > 0) for x, y in ratios):
+        return dataclasses.replace(row, cause="a gradient that is 0 in one of the two models")
+    off = max(abs(math.log(x / y)) for x, y in ratios)
     verdict, cause = _verdict(off, pool.entries, set(names) <= claim.frozen, claim)
     if verdict == "wrong":
         cause = likely(row)
