@@ -253,7 +253,7 @@ def _tried(p: Parametrization, trial: Trial, name: str, q: nn.Parameter, rescale
 
 
 def _of_base(row: Row | None, q: nn.Parameter, name: str, zero: Zero | None) -> Tensor:
-    """A parameter of the base as it is trained: with its role's multiplier, which is the same at every size."""
+    """A parameter of the base as it is trained: with its role's multiplier, the same at every size."""
     start = dict(row.multipliers).get("init", 1.0) if row is not None else 1.0
     x = q.detach() if row is None or start == 1 else scaled(q.detach(), start, row.offset)
     return x if zero is None else _nonzero(x, name, dataclasses.replace(zero, init=1.0, shrink=1.0))
