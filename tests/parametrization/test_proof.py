@@ -177,6 +177,26 @@ def test_the_table_says_it_in_one_line():
     assert [line for line in str(p).splitlines() if line.startswith("proof by one step: good")]
 
 
+QUIET = (
+    "conv-ending-in-batch-norm",
+    "staged-resnet",
+    "post-norm-encoder-decoder",
+    "plain-mlp",
+    "lstm",
+    "dense-concatenation",
+    "highway-gates",
+)
+
+
+@pytest.mark.parametrize("name", QUIET)
+@pytest.mark.parametrize(("size", "base"), [((16, 6), (16, 2)), ((16, 2), (32, 4))])
+def test_narrow_and_shrinking_models_raise_no_alarm(name, size, base):
+    """Narrow models scatter, BatchNorm knows no statistics yet, layers in no branch are not spoken of."""
+    case = CASES[name]
+    p = proven(case.build, size, base, example=case.example, overrides=case.overrides)
+    assert p.proof.verdict != "wrong", str(p.proof)
+
+
 # -- planted faults: one at a time in the code, each must show
 # ----------------------------------------------------------
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +67,7 @@ class Trial:
         twins: {parameter of the model: its counterpart in the base}.
         zero: parameters that may start at zero and hide what is before them.
         far: why the base is far from its deep limit, empty where it is near.
-        base_width: the base's width; 0 where no width differs.
+        width: of the narrower of the two models.
         work: multiply-adds of one forward of the model.
     """
 
@@ -75,7 +76,7 @@ class Trial:
     expected: dict[str, tuple[float, float]]
     zero: dict[str, Zero]
     far: str
-    base_width: int
+    width: int
     work: float
 
 
@@ -104,20 +105,24 @@ def prepare(c: Comparison, rows: Mapping[str, Row], scheme: Scheme, example: Any
         expected=_uses(graph, base, facts, expected(graph, base, twins)),
         zero=zero,
         far=distance(base, of_base, scheme.alpha),
-        base_width=_width(facts),
+        width=_width(facts),
         work=_work(graph),
     )
 
 
 def _width(facts: Mapping[str, Facts]) -> int:
-    """The base's width: the extent that differs from the model's in most tensors; read from shapes, whatever
-    the roles are."""
-    seen: dict[int, int] = {}
+    """The width of the narrower of the two models, read from shapes, whatever the roles are: the extent that
+    differs in most tensors; where none does, the one that most matrices have."""
+    differ: Counter[int] = Counter()
+    same: Counter[int] = Counter()
     for f in facts.values():
-        for here, there in zip(f.shape, f.base_shape, strict=True):
+        for here, there in zip(f.shape[:2], f.base_shape[:2], strict=True):
             if here != there:
-                seen[there] = seen.get(there, 0) + 1
-    return max(seen, key=lambda n: seen[n], default=0)
+                differ[min(here, there)] += 1
+            elif len(f.shape) > 1:
+                same[here] += 1
+    (width, _) = (differ or same or Counter({0: 1})).most_common(1)[0]
+    return width
 
 
 def _uses(
@@ -170,15 +175,32 @@ def prove(
             reason=f"one forward is {trial.work:.1e} multiply-adds, above {WORK:.0e}: call p.prove(model, "
             "base) for it"
         )
+    # A BatchNorm in eval mode does nothing at the start (its statistics are none yet); in training mode it
+    # makes a shallow base far from its limit. What is wrong in the plan is wrong in both.
+    norms = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+    normed = base.training and model.training and any(isinstance(m, norms) for m in base.modules())
+    found = Proof(reason="nothing was tried")
+    for training in (True, False) if normed else (False,):
+        found = _prove_in(p, trial, model, base, rescaled=rescaled, steps=steps, training=training)
+        if found.verdict != "wrong":
+            break
+    return found
+
+
+def _prove_in(
+    p: Parametrization,
+    trial: Trial,
+    model: nn.Module,
+    base: nn.Module,
+    *,
+    rescaled: bool,
+    steps: Steps | None,
+    training: bool,
+) -> Proof:
+    """`prove` with the models in one mode."""
+    measures = (steps.model, steps.base) if steps else (of_gradients, of_gradients)
     try:
-        mine, theirs = _both(
-            p,
-            trial,
-            model,
-            base,
-            rescaled,
-            (steps.model, steps.base) if steps else (of_gradients, of_gradients),
-        )
+        mine, theirs = _both(p, trial, model, base, rescaled, measures, training=training)
     except Untested as why:
         return Proof(reason=str(why))
     if mine.outputs != theirs.outputs and len(mine.outputs) != len(theirs.outputs):
@@ -186,9 +208,9 @@ def prove(
     shapes = {n: tuple(q.shape) for n, q in base.named_parameters()}
     frozen = {n for n, q in p.named_parameters(model).items() if not q.requires_grad}
     claim = Claim(
-        claimed=_claimed(p),
+        claimed=_claimed(p, base),
         far=trial.far,
-        narrow=0 < trial.base_width < NARROW,
+        narrow=trial.width < NARROW,
         frozen=frozenset(frozen),
         expected=trial.expected,
     )
@@ -204,10 +226,13 @@ def prove(
     )
 
 
-def _claimed(p: Parametrization) -> bool:
+def _claimed(p: Parametrization, base: nn.Module) -> bool:
+    """Whether the scheme claims this: not an axis it leaves alone, nor layers in no residual branch."""
     ratios = list(p.depth.values()) if isinstance(p.depth, dict) else [p.depth]
     deeper = any(r != 1 for r in ratios)
-    return not p.scheme.identity and p.scheme.width != "sp" and (p.scheme.alpha is not None or not deeper)
+    stacked = not deeper and len(p.rows) != len(dict(base.named_parameters()))
+    covers_depth = (p.scheme.alpha is not None or not deeper) and not stacked
+    return not p.scheme.identity and p.scheme.width != "sp" and covers_depth
 
 
 def _both(
@@ -217,9 +242,10 @@ def _both(
     base: nn.Module,
     rescaled: bool,
     steps: tuple[Measure, Measure],
+    *,
+    training: bool,
 ) -> tuple[Backward, Backward]:
-    """The two backward passes, in the mode in which the base uses more of its parameters; eval where both use
-    all."""
+    """The two backward passes. Where eval is asked for and training mode uses more of the base, in that."""
     called = {id(q): n for n, q in model.named_parameters()}
     rows = {called[id(q)]: name for name, q in p.named_parameters(model).items() if id(q) in called}
     mine = {n: _tried(p, trial, rows[n], q, rescaled) for n, q in model.named_parameters() if n in rows}
@@ -228,9 +254,8 @@ def _both(
         n: _of_base(p.rows.get(grown.get(n, "")), q, n, trial.zero.get(grown.get(n, "")))
         for n, q in base.named_parameters()
     }
-    of_base = backward(base, theirs, trial.example, measure=steps[1])
-    training = False
-    if base.training and model.training and len(of_base.gradients) < len(theirs):
+    of_base = backward(base, theirs, trial.example, training=training, measure=steps[1])
+    if not training and base.training and model.training and len(of_base.gradients) < len(theirs):
         trained = backward(base, theirs, trial.example, training=True, measure=steps[1])
         if len(trained.gradients) > len(of_base.gradients):
             of_base, training = trained, True

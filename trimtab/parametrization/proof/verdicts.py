@@ -30,7 +30,7 @@ BOUND = (
     1.6  # a kind may be off by this factor, either way: docs/proof.md has misses and false alarms by bound
 )
 TOTAL = 1.5  # all kinds together
-NARROW = 64  # below this base width one kind scatters too much: only the total is judged
+NARROW = 64  # below this width one kind scatters too much: only the total is judged
 FEW = 64  # numbers of the base (times cotangents) below which a sum of |g| is chance
 FAINT = 1e-6  # of the largest entry's rms: a gradient that is rounding (key biases under softmax)
 
@@ -132,7 +132,7 @@ class Claim:
     Args:
         claimed: whether the scheme claims the axes that change.
         far: why the base is far from its deep limit, empty where it is near.
-        narrow: the base is too narrow to judge kinds one by one.
+        narrow: one of the two is too narrow to judge kinds one by one.
         frozen: parameters that are not trained.
         expected: {parameter: (low, high)} of `coherence`.
     """
@@ -370,7 +370,7 @@ def _verdict(off: float, entries: int, frozen: bool, claim: Claim) -> tuple[Verd
     if entries < FEW:
         return "untested", f"{entries} numbers in the base are too few: their gradient is chance"
     if claim.narrow:
-        return "untested", f"the base is narrower than {NARROW}: only the total is judged"
+        return "untested", f"narrower than {NARROW}: only the total is judged"
     if claim.far:
         return "far from its limit", claim.far
     return "wrong", ""
