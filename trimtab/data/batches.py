@@ -10,9 +10,7 @@ it.
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -20,8 +18,6 @@ import torch
 from torch import Tensor
 
 from trimtab.data.catalogue import Shape
-from trimtab.errors import InputError
-from trimtab.files import find_file, folders
 
 Batch = tuple[Tensor, Tensor]
 ORDER, CHANGE, PLACE = 1, 2, 3  # what a random stream is for
@@ -124,29 +120,3 @@ def augment(x: Tensor, seed: int, step: int, flip: bool, crop: int) -> Tensor:
             columns,
         ]
     return x
-
-
-def find(folder: str | None, default: str, what: str, where_from: str) -> Path:
-    """The folder or file of a data set: as given (beside the configuration first), else `default` inside
-    $TRIMTAB_DATA.
-
-    Raises:
-        InputError: with every place looked at and where to get the data.
-    """
-    root = os.environ.get("TRIMTAB_DATA")
-    given = Path(folder).expanduser() if folder else None
-    if given is not None and (named := find_file(given)) is not None:
-        return named
-    places = list(dict.fromkeys(place / given for place in folders())) if given is not None else []
-    if root and not (folder and Path(folder).is_absolute()):
-        places.append(Path(root).expanduser() / (folder or default))
-    for place in places:
-        if place.exists():
-            return place
-    looked = (
-        ", ".join(str(p) for p in places) or "nowhere: neither data_options nor $TRIMTAB_DATA names a folder"
-    )
-    raise InputError(
-        f"{what} was not found; looked for {looked}. {where_from} Then set TRIMTAB_DATA to the folder that "
-        f"holds {default}."
-    )

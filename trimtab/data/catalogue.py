@@ -37,6 +37,13 @@ DATA: dict[str, dict[str, Option]] = {
         "crop": Option(0, above=-1),
         "train": Option(None, above=0),
     },
+    "fashion-mnist": {
+        "folder": Option(None, kind=str),
+        "px": Option(28, among=(28, 14, 7)),
+        "flip": Option(False, among=(True, False)),
+        "crop": Option(0, above=-1),
+        "train": Option(None, above=0),
+    },
     "images": {
         "folder": Option(None, kind=str),
         "px": Option(64, above=0),
@@ -58,7 +65,11 @@ DATA: dict[str, dict[str, Option]] = {
     },
 }
 
-KIND = {"digits": "image", "cifar10": "image", "images": "image", "text": "text", "teacher": "vector"}
+KIND = {
+    **dict.fromkeys(("digits", "cifar10", "fashion-mnist", "images"), "image"),
+    "text": "text",
+    "teacher": "vector",
+}
 
 
 def shape_of(data: str, options: Mapping[str, Any]) -> Shape | None:
@@ -68,6 +79,8 @@ def shape_of(data: str, options: Mapping[str, Any]) -> Shape | None:
         return Shape((1, 8, 8), 10, "image", 1437)
     if data == "cifar10":
         return Shape((3, get("px"), get("px")), 10, "image", get("train") or 50_000)
+    if data == "fashion-mnist":
+        return Shape((1, get("px"), get("px")), 10, "image", get("train") or 60_000)
     if data == "teacher":
         return Shape((get("inputs"),), get("outputs"), "vector", get("train"))
     return None

@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trimtab.data.batches import Batch, Tensors, find
+from trimtab.data.batches import Batch, Tensors
 from trimtab.data.catalogue import Shape
+from trimtab.data.places import find
 from trimtab.errors import InputError
 
 MD5 = {
@@ -28,7 +29,10 @@ MD5 = {
     "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
     "test_batch": "40351d587109b95175f43aff81a1287e",
 }
-WHERE = "Get cifar-10-python.tar.gz from https://www.cs.toronto.edu/~kriz/cifar.html and unpack it."
+WHERE = (
+    "`trimtab data get cifar10` gets it, or unpack cifar-10-python.tar.gz from "
+    "https://www.cs.toronto.edu/~kriz/cifar.html."
+)
 ALLOWED = {
     ("numpy.core.multiarray", "_reconstruct"),
     ("numpy._core.multiarray", "_reconstruct"),

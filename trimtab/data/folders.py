@@ -16,13 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trimtab.data.batches import CHANGE, Batch, augment, find, indices, stream
+from trimtab.data.batches import CHANGE, Batch, augment, indices, stream
 from trimtab.data.catalogue import Shape
+from trimtab.data.places import find
 from trimtab.errors import InputError
 
 WHERE = (
-    "ImageNet: https://image-net.org; Tiny-ImageNet: http://cs231n.stanford.edu/tiny-imagenet-200.zip; "
-    "each with train/<class>/ and val/<class>/ folders of images."
+    "`trimtab data get tiny-imagenet` gets Tiny-ImageNet; ImageNet is at https://image-net.org. A folder has "
+    "train/<class>/ and val/<class>/ folders of images."
 )
 ENDINGS = {".jpeg", ".jpg", ".png", ".webp", ".bmp"}
 MEAN, STD = torch.tensor([0.485, 0.456, 0.406]) * 255, torch.tensor([0.229, 0.224, 0.225]) * 255  # ImageNet's

@@ -31,11 +31,12 @@ def open_data(name: str, options: Mapping[str, Any] | None = None) -> Dataset:
 
 @functools.lru_cache(maxsize=4)
 def _open(name: str, options: str, *_folders: str) -> Dataset:
-    from trimtab.data import cifar10, digits, folders, teacher, text
+    from trimtab.data import cifar10, digits, fashion_mnist, folders, teacher, text
 
     readers = {
         "digits": digits.read,
         "cifar10": cifar10.read,
+        "fashion-mnist": fashion_mnist.read,
         "images": folders.read,
         "text": text.read,
         "teacher": teacher.read,

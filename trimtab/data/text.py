@@ -8,11 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trimtab.data.batches import PLACE, Batch, find, stream
+from trimtab.data.batches import PLACE, Batch, stream
 from trimtab.data.catalogue import Shape
+from trimtab.data.places import find
 from trimtab.errors import InputError
 
-WHERE = "Any UTF-8 text file will do; tiny Shakespeare is in karpathy/char-rnn on GitHub."
+WHERE = "Any UTF-8 text file will do; `trimtab data get tiny-shakespeare` gets one."
 
 
 class Text:
