@@ -8,8 +8,9 @@ A check that can find several faults collects them as `Fault` records; their tex
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -42,18 +43,39 @@ class TrimtabError(Exception):
 
 
 class InputError(TrimtabError, ValueError):
-    """An argument breaks a law that could be checked before any work; `faults` has the single ones."""
+    """An argument breaks a law that could be checked before any work; `faults` has the single ones.
 
-    def __init__(self, text: str, faults: Sequence[Fault] = ()):
+    `suggestion`: overrides that settle it, where there are such.
+    """
+
+    def __init__(self, text: str, faults: Sequence[Fault] = (), suggestion: Mapping[str, Any] | None = None):
         super().__init__(text)
         self.faults = tuple(faults)
+        self.suggestion = None if suggestion is None else dict(suggestion)
 
     def __reduce__(self) -> tuple[object, ...]:  # exceptions are pickled by their text alone
-        return type(self), (str(self), self.faults)
+        return type(self), (str(self), self.faults, self.suggestion)
+
+
+Proposal = Mapping[str, Any]  # what a user could pass as overrides=
 
 
 class StructureError(TrimtabError):
-    """What the model computes could not be told, or not be proven by numbers."""
+    """What the model computes could not be told, or not be proven by numbers.
+
+    Attributes:
+        proposals: overrides that might settle it, as the place that raises it sees them; not tried yet.
+        suggestion: overrides that were tried and hold by one step, to be passed as `overrides=`; None where
+            none of the proposals did.
+    """
+
+    def __init__(self, text: str, proposals: Sequence[Proposal] = ()):
+        super().__init__(text)
+        self.proposals = tuple(proposals)
+        self.suggestion: dict[str, Any] | None = None
+
+    def __reduce__(self) -> tuple[object, ...]:  # exceptions are pickled by their text alone
+        return type(self), (str(self), self.proposals), {"suggestion": self.suggestion}
 
 
 class LawError(StructureError):

@@ -7,7 +7,6 @@ import warnings
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 import trimtab
@@ -51,29 +50,9 @@ def test_what_is_right_is_good(name, size):
     assert p.proof.verdict == "good", "\n".join(map(str, p.proof))
 
 
-class NormTimesRoot(nn.Module):
-    """An RMS norm written with F.normalize: the vector has length 1, and sqrt(N) makes its entries 1."""
-
-    def __init__(self, n):
-        super().__init__()
-        self.g, self.scale = nn.Parameter(torch.ones(n)), n**0.5
-
-    def forward(self, x):
-        return F.normalize(x, dim=-1) * self.g * self.scale
-
-
-class Normed(Block):
-    def f(self, h):
-        return self.down(torch.relu(self.up(self.norm(h))))
-
-
 class Block2(Block):
     def f(self, h):
         return self.down(torch.relu(self.up(h)))
-
-
-def normed_by_length(n, L):
-    return Net(n, [Normed(norm=NormTimesRoot(n), up=nn.Linear(n, n), down=nn.Linear(n, n)) for _ in range(L)])
 
 
 class Prototypes(nn.Module):
@@ -100,12 +79,18 @@ class Paths(nn.Module):
         return h + sum(d(torch.relu(u(h))) for u, d in zip(self.ups, self.downs, strict=True))
 
 
+class Summed(nn.Module):
+    def forward(self, h):
+        return h.sum(-1)
+
+
 FAULTS = {
-    "a norm whose sqrt(N) is undone": normed_by_length,
+    "a plain sum over the width": lambda n, L: Net(
+        n, [Block2(up=nn.Linear(n, n), down=nn.Linear(n, n)) for _ in range(L)], head=Summed()
+    ),
     "a head that sums over the width": lambda n, L: Net(
         n, [Block2(up=nn.Linear(n, n), down=nn.Linear(n, n)) for _ in range(L)], head=Prototypes(n)
     ),
-    "a growing number of paths": lambda n, L: Net(n, [Paths(n, n // 32) for _ in range(L)]),
 }
 
 
@@ -116,6 +101,11 @@ def test_what_was_accepted_with_wrong_numbers_is_refused_or_wrong(fault):
     except trimtab.StructureError:
         return
     assert p.proof.verdict == "wrong", f"{p.proof.total}\n" + "\n".join(map(str, p.proof))
+
+
+def test_a_growing_number_of_paths_is_counted():
+    p = proven(lambda n, L: Net(n, [Paths(n, n // 32) for _ in range(L)]))
+    assert p.depth == 4.0 and p.proof.verdict != "wrong"
 
 
 def test_a_failed_proof_warns_and_strict_raises():
@@ -162,6 +152,23 @@ def test_the_target_is_tried_as_it_will_be():
     p.apply(model)
     applied = p.prove(model, base)
     assert [r.change for r in applied if r.change] == pytest.approx([r.change for r in again if r.change])
+
+
+@pytest.mark.parametrize(("size", "base"), [(WIDE, BASE), (BASE, WIDE)])
+def test_queries_and_keys_of_a_pack_are_told_from_its_values(size, base):
+    """Growing and shrinking: the rows of queries and keys want m_d^-1/2, those of values 1."""
+    p = proven(CASES["tied-with-packed-attention"].build, size, base, example=IDS)
+    assert p.proof.verdict == "good", "\n".join(map(str, p.proof))
+    rows = {row.kind: row for row in p.proof if "[" in row.kind and row.kind.split("[")[0].endswith("weight")}
+    m = size[0] / base[0]
+    assert [row.wanted for row in rows.values()] == pytest.approx([m**-0.5, 1.0], rel=0.3)
+    assert len(rows) == 2
+
+
+def test_rows_that_do_not_grow_are_no_part_of_a_pack():
+    case = CASES["rows-that-grow-beside-rows-that-do-not"]
+    p = proven(case.build, example=case.example, overrides=case.overrides)
+    assert p.proof.verdict == "good", "\n".join(map(str, p.proof))
 
 
 @pytest.mark.parametrize("scheme", ["sp", "mup", "ntk"])
@@ -334,6 +341,7 @@ PLANTED = {
     "inner gradients taken to be the base's": (place("branch", s=lambda m: 1.0), MLP, DEEP),
     "norms on the stream with the base's rate": (place("stream", u=lambda m: 1.0), "post-norm", DEEP),
     "no attention factor": (folds_without("attention"), GPT, WIDE),
+    "no attention factor in a pack": (folds_without("attention"), "tied-with-packed-attention", WIDE),
     "every fold twice": (folds_twice, GPT, WIDE),
     "a constant of the size left in": (folds_without("constants"), "embedding-times-sqrt-width", WIDE),
     "a tied head left unscaled": (folds_without("tied"), "tied-head-times-width-to-minus-half", WIDE),

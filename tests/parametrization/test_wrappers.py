@@ -101,9 +101,10 @@ def test_compile_fullgraph(plain):
 @pytest.mark.skipif(
     not any(map(shutil.which, ("g++", "clang++", "c++"))), reason="inductor needs a C++ compiler"
 )
-def test_compile_with_inductor():
+def test_compile_with_inductor(tmp_path, monkeypatch):
     """The default backend, in float64: its kernels sum in another order, so equal to 1e-6 of each tensor's
-    size."""
+    size. With a cache of its own: inductor's shared one offers kernels made for other instruction sets."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     runs = []
     for wrap in (lambda m: m, lambda m: torch.compile(m, fullgraph=True)):
         model, p = parametrized(depth=2)  # a cold compile takes its time for every block

@@ -163,7 +163,7 @@ def test_ambiguous_sum_asks():
     case = CASES["wide-and-deep-said-to-be-towers"]
     with pytest.raises(trimtab.StructureError, match="two towers") as error:
         trimtab.parametrize(case.build(32, 1), case.build(16, 1), example=X)
-    assert '"branch"' in str(error.value) and '"skip"' in str(error.value)
+    assert "'branch'" in str(error.value) and "'skip'" in str(error.value)
 
 
 def test_a_hidden_skip_can_be_said():

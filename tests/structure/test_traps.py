@@ -231,12 +231,16 @@ def test_a_gate_on_skip_and_branch_does_not_carry_the_factor():
         def forward(self, h):
             return (1 - self.g) * h + self.g * self.f(h)
 
-    p = two_sizes(
-        lambda n, L: Net(n, [Convex(fc=nn.Linear(n, n), g=nn.Parameter(torch.tensor(0.5))) for _ in range(L)])
-    )
+    def build(start):
+        gate = lambda: nn.Parameter(torch.tensor(start))  # noqa: E731
+        return lambda n, L: Net(n, [Convex(fc=nn.Linear(n, n), g=gate()) for _ in range(L)])
+
+    p = two_sizes(build(0.01))
     assert p.branches[0].tail == ("blocks.0.fc.weight", "blocks.0.fc.bias") and p[
         "blocks.0.fc.weight"
     ].init == pytest.approx(R)
+    with pytest.raises(StructureError, match="kept whole"):  # half of the stream is forgotten in each block
+        two_sizes(build(0.5))
 
 
 def test_richness_sees_the_readout_behind_a_skip_from_the_input():

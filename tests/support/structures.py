@@ -926,21 +926,6 @@ def subtracted_branch(n, L):
     return Net(n, [Minus(fc=nn.Linear(n, n)) for _ in range(L)])
 
 
-class Lerp(Block):
-    def forward(self, h):
-        return torch.lerp(h, self.f(h), 0.25)
-
-
-@case(
-    X,
-    kinds={"scaled"},
-    tail={"blocks.0.fc.weight", "blocks.0.fc.bias"},
-    numbers={"blocks.0.fc.weight": HIDDEN_TAIL},
-)
-def lerp(n, L):
-    return Net(n, [Lerp(fc=nn.Linear(n, n)) for _ in range(L)])
-
-
 class DeepNorm(TwoLayer):
     def forward(self, h):
         return self.norm(self.keep * h + self.down(F.gelu(self.up(h))))

@@ -326,7 +326,21 @@ def _answer(line: Line, y: np.ndarray, found: SlopeFit) -> str:
     if not np.isfinite(y).all():  # diverged: a fault of size if the smallest size did not
         smallest = y[int(np.argmin(line.x))]
         return "bad" if np.isfinite(smallest).all() else "unsure"
-    return judge(found, low, high, line.tolerance, alone=line.alone)
+    answer = judge(found, low, high, line.tolerance, alone=line.alone)
+    return "unsure" if answer == "good" and _learns_less(line, found) else answer
+
+
+def _learns_less(line: Line, found: SlopeFit) -> bool:
+    """The branches together learn nearer to depth^-3/2 than to the depth^-1 that is predicted.
+
+    The change of a branch has a part of first order in its matrices' changes, depth^-1, and at alpha = 1/2
+    products of the tail's change (depth^-1) with the inner one's (depth^-1/2). Where initial weights are
+    small, as in Hugging Face's language models, the products lead, and the best rate moves up with depth
+    (docs/check.md). A quarter separates the two laws; pooled over the branches that is well measured.
+    """
+    pooled = line.module == ALL and line.quantity == "branch change" and line.axis == "depth"
+    low = line.expected.low if line.expected is not None else -math.inf
+    return pooled and found.high < low and found.slope < low - TOLERANCE
 
 
 def _near(slope: float, want: Any) -> float:
@@ -368,6 +382,12 @@ def _advice(
         return "training changes nothing at any size: raise lr."
     if any(not math.isfinite(c.slope) for c in unsure):
         return "the smallest size diverged: lower lr."
+    slow = [c for c in unsure if c.quantity == "branch change" and c.axis == "depth" and c.slope < c.expected]
+    if slow and about["scheme"] != "completep":
+        return (
+            "branches learn less with depth than this scheme predicts: the best rate may move up with depth. "
+            'scheme="completep" keeps it; or sweep over depth (docs/check.md has what was measured).'
+        )
     known = [w for w in wants if w is not None]
     if len(known) == len(wants):
         return f"{max(known)} seeds would decide."

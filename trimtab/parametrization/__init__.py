@@ -7,6 +7,6 @@ constants),
 `parameters` (the rows of the table), `starts/` (the law the weights were drawn from), `result`
 (`Parametrization`),
 `optimizers/` (groups, clipping, an optimizer's law), `horizons/` (batch, length, decay, multipliers per
-role), `proof/` (tried by
-one step), `table` and `notes` (what is printed).
+role), `exports/` (other tools' words), `mup_projects` (projects on microsoft/mup), `proof/` (tried by one
+step), `table` and `notes` (what is printed).
 """

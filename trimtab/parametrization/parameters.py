@@ -163,7 +163,7 @@ def _scales(f: Facts, scheme: Scheme, gamma: float, fold: float) -> Scales:
     if scheme.alpha is not None:
         for where, m_L in f.outer:
             scales *= rules.place_scales(where, m_L, scheme.alpha)
-    return scales.fold(fold)
+    return (scales * Scales(s=1 / f.experts)).fold(fold)
 
 
 def row_from(r: dict[str, Any]) -> Row:

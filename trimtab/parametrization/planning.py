@@ -18,7 +18,7 @@ from torch import nn
 
 from trimtab.errors import InputError, LawError, StructureError
 from trimtab.parametrization.comparison import meta_buffers
-from trimtab.parametrization.comparison.names import template
+from trimtab.parametrization.comparison.names import pattern, template
 from trimtab.parametrization.comparison.overrides import Overrides
 from trimtab.parametrization.comparison.pairing import Pairing, pair
 from trimtab.parametrization.comparison.roles import Comparison, Facts, compare, main_width
@@ -31,11 +31,13 @@ from trimtab.parametrization.requirements import check_arguments, unwrap
 from trimtab.parametrization.result import Parametrization
 from trimtab.parametrization.rules import Scheme, as_scheme, opposed
 from trimtab.parametrization.starts.base_draws import prepare
+from trimtab.parametrization.suggestions import advised
 from trimtab.structure.graph import Graph, analyse
 from trimtab.structure.recording import record
 from trimtab.structure.residuals import Patterns, Residual
 from trimtab.structure.trace import Trace, adjustable
 
+KEPT = 0.02  # of a stream: what a block may forget of it at the start
 DRAWS = 4  # of a model whose law one draw does not tell
 
 
@@ -97,7 +99,8 @@ def parametrize(
     example = check_arguments(model, base, gamma0, example)
     multipliers = read_roles(roles)
     model, base = unwrap(model), unwrap(base)
-    said = Overrides(overrides, [name for name, _ in model.named_parameters()])
+    names = [name for name, _ in model.named_parameters()]
+    said = Overrides(overrides, names)
     buffers = meta_buffers.numbers(model, base)
     traces = record(model, example, "model", buffers), record(base, example, "base")
     if not traces[1].real:
@@ -110,31 +113,65 @@ def parametrize(
             "a model on the meta device has no weights to rescale: pass apply=False, and call "
             "p.apply(model) when it is materialised."
         )
-    compared, notes = _compare(traces, said, scheme)
-    p = _plan(
-        compared,
-        notes,
-        scheme=scheme,
-        gamma0=gamma0,
-        said=said,
-        multipliers=multipliers,
-        model=model,
-        base=base,
-        buffers=buffers,
-        example=example,
-    )
-    if apply:
-        p.apply(model)
-    elif compared.model.trace.real:
-        p.measure(model, strict=False)
+
+    def planned(said: Overrides) -> Parametrization:
+        compared, notes = _compare(traces, said, scheme)
+        return _plan(
+            compared,
+            notes,
+            scheme=scheme,
+            gamma0=gamma0,
+            said=said,
+            multipliers=multipliers,
+            model=model,
+            base=base,
+            buffers=buffers,
+            example=example,
+        )
+
+    def verdict(proposed: dict[str, Any]) -> str:
+        p = planned(Overrides(proposed, names))
+        if traces[0].real:
+            p.measure(model, strict=True)
+        return p.proof_of(model, base).verdict
+
+    try:
+        p = planned(said)
+        if p.has_experts and traces[0].real:
+            _refuse_unlike_mixture(p, model, base)
+        if apply:
+            p.apply(model)
+        elif traces[0].real:
+            p.measure(model, strict=False)
+    except StructureError as error:
+        raise advised(error, overrides, verdict) from None
     p.try_one_step(model, base, rescaled=apply, strict=strict)
     return p
+
+
+def _refuse_unlike_mixture(p: Parametrization, model: nn.Module, base: nn.Module) -> None:
+    """The rule over experts rests on weights that sum alike at every size: tried before anything is changed.
+
+    Raises:
+        StructureError: a first step does not hold, so these weights do not.
+    """
+    p.measure(model, strict=True)
+    proof = p.proof_of(model, base)
+    if proof.verdict == "wrong":
+        raise StructureError(
+            "a mixture with another number of experts is scaled by the mean-field rule (arXiv 2601.20205), "
+            "which needs weights that sum to the same at every size (softmax over all, or normalised over "
+            f"the chosen ones). A first step does not hold here: {proof.wrong[0]}. Normalise the weights, or "
+            "keep the number of experts."
+        )
 
 
 def _compare(traces: tuple[Trace, Trace], said: Overrides, scheme: Scheme) -> tuple[Comparison, list[str]]:
     """Both models compared, and a note on branches that cannot be scaled and need not be."""
     skip = said.patterns("skip")
     compared = _compare_without(traces, said, skip)
+    if scheme.alpha is not None:
+        _refuse_forgetting(compared)
     alone = _unfoldable(compared) if scheme.alpha is not None else []
     if not alone:
         return compared, []
@@ -143,6 +180,34 @@ def _compare(traces: tuple[Trace, Trace], said: Overrides, scheme: Scheme) -> tu
         "folds; left as it is."
     )
     return _compare_without(traces, said, (*skip, *alone)), [note]
+
+
+def _refuse_forgetting(c: Comparison) -> None:
+    """A stream that is multiplied by a number below 1 in every block forgets its start in a fixed number of
+    blocks: a^L, whatever the depth.
+
+    Raises:
+        StructureError: the stack grows, its blocks keep as much as the base's, and no norm undoes it.
+    """
+    seen: dict[str, str] = {}
+    for r in c.model.residuals:
+        twin = c.base.residuals[c.pairing.branch_twin[r.index]]
+        n, b = c.pairing.counts[r.stack]
+        kept = abs(r.kept if c.model.trace.real else twin.kept)
+        if n == b or math.isclose(kept, 1.0, abs_tol=KEPT) or not math.isclose(kept, abs(twin.kept)):
+            continue
+        if c.model.network.normed(r.index):
+            continue
+        inside = sorted(f.name for f in c.facts.values() if r.index in f.branches)
+        seen[pattern(inside[-1]) if inside else "a branch"] = f"{kept:.3g}"
+    if seen:
+        shown = "; ".join(f"{name}: {kept}" for name, kept in list(seen.items())[:3])
+        raise StructureError(
+            f"the stream must be kept whole from block to block to be scaled over depth: here a block keeps "
+            f"a part of it at both depths ({shown}), so that it forgets its start in a fixed number of "
+            "blocks. Keep 1 - (1 - a) / depth of it, relative to the base, or start a learned weight at 1; "
+            'or use scheme="mup", which claims nothing over depth.'
+        )
 
 
 def _compare_without(traces: tuple[Trace, Trace], said: Overrides, skip: tuple[str, ...]) -> Comparison:
@@ -221,7 +286,7 @@ def _plan(
     if scheme.width != "sp":
         _ask_for_starts(c.facts, rows, said)
     rows, untouched = _without_integers(rows, model)
-    depth = _depth({stacks[k]: n / b for k, (n, b) in enumerate(c.pairing.counts)})
+    depth = _depth({stacks[k]: n / b * _path_ratio(c, k) for k, (n, b) in enumerate(c.pairing.counts)})
     width = main_width(c.facts)
     learned = advice(c.model, c.base, scheme=scheme, depth=depth, width=width, rows=rows)
     return Parametrization(
@@ -231,13 +296,36 @@ def _plan(
         scheme=scheme,
         gamma0=gamma0,
         width=width,
-        notes=[*notes, *untouched, *folds.notes, *learned],
+        notes=[*notes, *_path_notes(c), *untouched, *folds.notes, *learned],
         aliases=_aliases(model),
         draws=prepare(c.facts, rows, base, said, width),
         buffers=buffers,
         model=model,
         trial=proof.prepare(c, rows, scheme, example),
     )
+
+
+def _path_ratio(c: Comparison, stack: int) -> float:
+    """How many times more like paths the branches of a stack are the sum of, on average."""
+    own = [c.pairing.paths.get(r.index) for r in c.model.residuals if r.stack == stack]
+    ratios = [1.0 if two is None or two[0].mixed else two[0].count / two[1].count for two in own]
+    return sum(ratios) / len(ratios) if ratios else 1.0
+
+
+def _path_notes(c: Comparison) -> list[str]:
+    """What was made of numbers of paths and experts that differ."""
+    notes: dict[str, None] = {}
+    for here, there in c.pairing.paths.values():
+        what = f"a branch is the sum of {here.count} like paths, {there.count} in the base"
+        if here.mixed:
+            notes[
+                f"{what}, each weighed by a gate: experts. Their start and rate stay, their gradient is "
+                f"{there.count / here.count:.4g} times the base's: the mean-field rule over the number of "
+                "experts (arXiv 2601.20205), for weights that sum to the same at every size."
+            ] = None
+        else:
+            notes[f"{what}: each counts as a branch, so their number is scaled as depth is."] = None
+    return list(notes)
 
 
 def _without_integers(rows: Mapping[str, Row], model: nn.Module) -> tuple[dict[str, Row], list[str]]:
@@ -289,7 +377,8 @@ def _ask_for_starts(facts: Mapping[str, Facts], rows: Mapping[str, Row], said: O
                 "what it makes the size it has in the base (init as fan-in^-1/2), pass "
                 f"overrides={overrides}.",
             ]
-        )
+        ),
+        suggestion=overrides,
     )
 
 
@@ -326,7 +415,7 @@ def _unfoldable(c: Comparison) -> list[str]:
     Raises:
         StructureError: a branch that comes with every block has no tail.
     """
-    problems, alone = [], []
+    problems, alone, left = [], [], {}
     for r in c.model.residuals:
         inside = [f.name for f in c.facts.values() if r.index in f.branches and f.m_L != 1]
         if r.tail or not inside:
@@ -336,16 +425,14 @@ def _unfoldable(c: Comparison) -> list[str]:
             continue
         problems.append(
             f"the branch of {inside[-1]} ends in {r.blocked}: there is no parameter its depth factor could "
-            "fold into. "
-            f'Pass overrides={{"{_pattern(inside[-1])}": "skip"}} to leave such branches unscaled, or use '
-            'scheme="mup".'
+            'fold into. End it in a gain or a matrix, or use scheme="mup", which claims nothing over depth.'
         )
+        left[_pattern(inside[-1])] = "skip"
     if problems:
-        raise StructureError(
-            "\n".join(
-                ["a branch must end in parameters it is homogeneous in:", *(f"  - {p}" for p in problems[:6])]
-            )
+        text = "\n".join(
+            ["a branch must end in parameters it is homogeneous in:", *(f"  - {p}" for p in problems[:6])]
         )
+        raise StructureError(text, [left])
     return alone
 
 

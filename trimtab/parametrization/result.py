@@ -20,13 +20,15 @@ from torch import Tensor, nn
 
 from trimtab.errors import InputError, LawError
 from trimtab.parametrization.comparison.meta_buffers import confirm
+from trimtab.parametrization.exports.record import Export, Settings
+from trimtab.parametrization.exports.tools import check_tool, write_export
 from trimtab.parametrization.horizons.decay import Decay, as_decay
 from trimtab.parametrization.horizons.horizon import Horizon
 from trimtab.parametrization.optimizers import groups as grouping
 from trimtab.parametrization.optimizers.carrying import Carry
 from trimtab.parametrization.optimizers.clipping import clip
 from trimtab.parametrization.optimizers.groups import Factors, NoDecay, Only
-from trimtab.parametrization.optimizers.laws import family
+from trimtab.parametrization.optimizers.laws import default, family
 from trimtab.parametrization.optimizers.wrapped import parameters_inside
 from trimtab.parametrization.parameters import Branch, Row, row_from
 from trimtab.parametrization.proof import trial as proofs
@@ -176,6 +178,15 @@ class Parametrization:
         self.proof = proofs.prove(self, self._trial, model, base, rescaled=rescaled, steps=steps)
         self.notes += [n for n in proofs.report(self.proof, strict=strict) if n not in self.notes]
 
+    @property
+    def has_experts(self) -> bool:
+        """A mixture here has another number of experts than in the base."""
+        return self._trial is not None and self._trial.experts
+
+    def proof_of(self, model: nn.Module, base: nn.Module) -> Proof:
+        """The proof of a plan that is not applied; nothing is kept of it."""
+        return proofs.prove(self, self._trial, model, base, rescaled=False)
+
     def with_rows(self, rows: dict[str, Row]) -> Parametrization:
         """The same parametrization with other numbers."""
         other = copy.copy(self)
@@ -301,7 +312,9 @@ class Parametrization:
             (self._exempt if name in exempt else self._decayed).add(name)
             if name in exempt:
                 factors[name] |= {"weight_decay": 0.0}
-        made = grouping.make_groups(cls, lr, chosen, self.rows, factors, fam, hyper, carry.memories)
+        trained = [name for name in chosen if params[name].requires_grad]
+        numbers = grouping.numbers_by_name(cls, lr, trained, self.rows, factors, fam, hyper)
+        made = grouping.make_groups(chosen, numbers, carry.memories)
         self._carries[cls], self.horizon, self.decay = carry, horizon or self.horizon, carry.decay
         self.notes += [note for note in notes if note not in self.notes]
         if model is not None and not any(known is model for known in self._models):
@@ -348,6 +361,62 @@ class Parametrization:
                 if p in optimizer.state and "sum" in optimizer.state[p]:
                     optimizer.state[p]["sum"] *= self.rows[name].s ** 2
         return optimizer
+
+    def export(
+        self,
+        tool: str,
+        cls: Any = torch.optim.AdamW,
+        lr: float | None = None,
+        *,
+        only: Only = None,
+        no_decay: NoDecay = None,
+        horizon: Horizon | None = None,
+        decay: str | Decay | None = None,
+        **hyper: Any,
+    ) -> Export:
+        """The numbers of one optimizer in another tool's words, read back before they are returned.
+
+        Args:
+            tool: "torchtitan", "deepspeed", "megatron", "optax" or "json".
+            cls: optimizer class.
+            lr: base learning rate; the optimizer's default where it is not given.
+            only, no_decay, horizon, decay, hyper: as in `groups`.
+
+        Returns:
+            its `.data`, its `.text` to paste, what the tool cannot say (`.lost`) and the `.numbers` read
+            back.
+
+        >>> import trimtab
+        >>> build = lambda n: nn.Sequential(nn.Linear(4, n), nn.ReLU(), nn.Linear(n, 2))
+        >>> p = trimtab.parametrize(build(64), build(16), example=torch.randn(2, 4))
+        >>> p.export("torchtitan", lr=1e-3).numbers["2.weight"]["lr"]
+        0.00025
+        """
+        check_tool(tool)
+        lr = float(default(cls, "lr") or 1.0) if lr is None else lr
+        grouping.check_rate(lr)
+        fam = family(cls, hyper, float(lr))
+        carry = Carry.of(cls, fam, hyper, horizon or self.horizon, decay or self.decay)
+        factors = self._table(carry, hyper)
+        for name in grouping.exempt(self.rows, self._aliases, no_decay):
+            factors[name] |= {"weight_decay": 0.0}
+        chosen = grouping.choose(self.rows, only)
+        if self._models:
+            params = self.named_parameters()
+            chosen = [name for name in chosen if params[name].requires_grad]
+        settings = Settings(
+            optimizer=cls.__name__,
+            base={"lr": float(lr), **carry.hyper},
+            shared=carry.memories,
+            factors=factors,
+            numbers=grouping.numbers_by_name(cls, float(lr), chosen, self.rows, factors, fam, hyper),
+            rows=self.rows,
+            aliases=self._aliases,
+            scheme=self.scheme,
+            width=self.width,
+            depth=self.depth,
+        )
+        return write_export(tool, settings)
 
     def lrs(self, optimizer: Any, value: float) -> list[float]:
         """`value`, a base learning rate, as one rate per group, for schedulers that take absolute rates."""

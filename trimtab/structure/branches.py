@@ -43,6 +43,15 @@ class Branches:
         """Where in the trace the residual adds are (a branch that only the user sees ends in no add)."""
         return frozenset(r.node for r in self.residuals if r.skip != r.branch)
 
+    def normed(self, index: int) -> bool:
+        """A norm stands on the stream after an add, before the next one of its stack."""
+        r = self.residuals[index]
+        following = [q for q in self.residuals if q.stack == r.stack and q.index > index]
+        before = [q for q in self.residuals if q.stack == r.stack and q.index < index]
+        if following:
+            return _normed_between(self.flow, r, following[0])
+        return bool(before) and _normed_between(self.flow, before[-1], r)
+
     def enclosing(self, index: int) -> tuple[int, ...]:
         """The branches a residual add itself lies in, innermost first (nested residual networks).
 

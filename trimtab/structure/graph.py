@@ -15,6 +15,7 @@ from collections.abc import Mapping
 
 from trimtab.structure import operations
 from trimtab.structure.branches import UNPROVEN, Branches, Refuted, branches
+from trimtab.structure.paths import Paths, paths_of
 from trimtab.structure.proofs import proven
 from trimtab.structure.residuals import Patterns, Residual
 from trimtab.structure.tails import Blocked, Tail, constant_factor, tails
@@ -108,6 +109,11 @@ class Graph:
                     if any(self.flow.comes_from(o, out) for out in outs):
                         return k
         return None
+
+    def paths(self, index: int) -> Paths:
+        """The like paths that a branch is the sum of; one that only the user sees is one path."""
+        r = self.residuals[index]
+        return Paths() if r.skip == r.branch else paths_of(self.flow, r)
 
     def with_residuals(self, residuals: tuple[Residual, ...]) -> Graph:
         """The same model with other facts about its adds (tails that were proven elsewhere)."""

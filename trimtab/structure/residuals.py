@@ -39,6 +39,7 @@ class Residual:
     kind: str
     index: int = -1
     skip_factor: float = 1.0
+    kept: float = 1.0  # what the skip is multiplied by at the start, learned numbers included
     tail: Tail = dataclasses.field(default_factory=dict)
     candidates: tuple[Tail, ...] = ()
     blocked: str = ""  # why there is no tail
@@ -57,6 +58,7 @@ class Hop:
     how: str = "identity"
     factor: float = 1.0
     crossed: frozenset[str] = frozenset()
+    kept: float = 1.0
 
 
 def residual_adds(flow: Flow, patterns: Patterns, label: str) -> tuple[Residual, ...]:
@@ -71,8 +73,31 @@ def residual_adds(flow: Flow, patterns: Patterns, label: str) -> tuple[Residual,
         residual = _residual_at(flow, node, found, patterns)
         if residual is not None:
             found[node.index] = residual
+    found = {node: r for node, r in found.items() if not _lent(flow, r, found)}
     towers = _towers(flow, found, patterns, label)
     return numbered(r for r in found.values() if r.node not in towers)
+
+
+def _lent(flow: Flow, r: Residual, found: Adds) -> bool:
+    """An add inside a branch of what an earlier branch made (value residuals, momentum): its arithmetic.
+
+    A stack that is nested in a branch starts in that branch; what starts in one that has ended is lent.
+    """
+    out = flow.trace.nodes[r.node].outputs[0]
+    if any(flow.trace.nodes[node].outputs[0] == r.source for node in found):
+        return False
+    lent = any(
+        q.node < r.node
+        and q.kind != "projection"
+        and flow.mix_depth(q.source, r.source) > 0
+        and _within(flow, r.source, q)
+        for q in found.values()
+    )
+    return lent and any(q.node > r.node and _within(flow, out, q) for q in found.values())
+
+
+def _within(flow: Flow, value: int, r: Residual) -> bool:
+    return flow.comes_from(r.branch, value) and not flow.comes_from(r.skip, value)
 
 
 def numbered(residuals: Iterable[Residual]) -> tuple[Residual, ...]:
@@ -141,6 +166,7 @@ def _match(
                 source=hop.value,
                 kind=kind,
                 skip_factor=hop.factor,
+                kept=hop.kept,
                 crossed=hop.crossed,
             )
     return None
@@ -190,8 +216,19 @@ def _straight_hop(flow: Flow, node: Node, hop: Hop, found: Adds) -> Hop | None:
     factor = constant_factor(flow.trace, node) if node.name in ("mul", "div") else None
     if node.name == "mul" or factor is not None:
         how = "scaled" if hop.how in ("identity", "parallel") else hop.how
-        return dataclasses.replace(hop, value=acts[0], how=how, factor=hop.factor * (factor or 1.0))
+        kept = hop.kept * (_start(flow, node) if factor is None else factor)
+        return dataclasses.replace(
+            hop, value=acts[0], how=how, factor=hop.factor * (factor or 1.0), kept=kept
+        )
     return None
+
+
+def _start(flow: Flow, node: Node) -> float:
+    """The mean of the learned numbers that a product multiplies by; 1 where they are not known."""
+    weights = [i for i in node.inputs if flow.weightlike(i)]
+    if len(weights) != 1 or not flow.trace.real:
+        return 1.0
+    return float(flow.trace.tensor(weights[0]).detach().double().mean())
 
 
 def _crossing_hop(flow: Flow, node: Node, hop: Hop, *, mixed: bool) -> Hop | None:
@@ -266,16 +303,33 @@ def _towers(flow: Flow, found: Adds, patterns: Patterns, label: str) -> set[int]
         if _matches(r.crossed, patterns.skip):
             towers |= {r.node} if _matches(inside, patterns.skip) else set()
             continue
+        if not links[r.node] and _joins_from_outside(flow, r, found):
+            towers.add(r.node)
+            continue
         if not links[r.node] or not _mixed_later(flow, r):
             short, long = sorted(r.crossed), sorted(inside)
             raise StructureError(
                 "an add of a short path and a long one is a residual block or two towers, and the "
                 f"{label} does not tell which: short path {short[:3]}, long path {long[:3]}"
-                f"{'...' if len(long) > 3 else ''}. "
-                f'Pass overrides={{"{long[0]}": "branch"}} for a residual block with a projection shortcut, '
-                f'or {{"{long[0]}": "skip"}} for two towers.'
+                f"{'...' if len(long) > 3 else ''}. Say 'branch' of the long path for a residual block with "
+                "a projection shortcut, 'skip' for two towers.",
+                [{_any_number(long[0]): word} for word in ("branch", "skip")],
             )
     return towers
+
+
+def _joins_from_outside(flow: Flow, r: Residual, found: Adds) -> bool:
+    """Inside a branch, a sum with what the model's input makes directly (value embeddings): arithmetic."""
+    out = flow.trace.nodes[r.node].outputs[0]
+    return any(
+        q is not r and _within(flow, out, q) and not flow.comes_from(r.source, q.source)
+        for q in found.values()
+    )
+
+
+def _any_number(name: str) -> str:
+    """A pattern for what is called so in every block."""
+    return ".".join("*" if part.isdigit() else part for part in name.split("."))
 
 
 def _links(flow: Flow, found: Adds) -> dict[int, set[int]]:

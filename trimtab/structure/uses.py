@@ -91,6 +91,13 @@ class Flow:
                 depth |= dict.fromkeys(node.outputs, best)
         return depth.get(end, -1)
 
+    def packed(self, name: str) -> int:
+        """Of a tensor used slice by slice, each slice once and element by element: how many; else 1."""
+        uses = self.uses[name]
+        numbers = math.prod(self.trace.values[self.trace.params[name]].shape)
+        apart = all(u.kind == "elementwise" and u.fan_out < numbers for u in uses)
+        return len(uses) if uses and apart and sum(u.fan_out for u in uses) == numbers else 1
+
     def pieces(self, use: Use) -> tuple[int, ...]:
         """How a product's outputs are cut up at once, if they are: a projection that makes several things."""
         values = self.trace.values

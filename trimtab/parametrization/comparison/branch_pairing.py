@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from trimtab.parametrization.comparison.names import block, loose_template, same_end, spread, template
 from trimtab.parametrization.comparison.places import Places, use_signature
 from trimtab.structure.graph import Graph, Place
+from trimtab.structure.paths import Paths
 
 # A branch's parameters by what they are; the keys in order are its signature.
 Parts = Mapping[tuple[object, ...], Sequence[str]]
@@ -36,6 +37,7 @@ class BranchPairs:
         counts: per stack of the model its branches, and those of its twin in the base.
         alone: branches of which the base has as many: they do not come with the depth.
         faults: what differs.
+        paths: by branch, the like paths it is the sum of, here and in its twin; where their number differs.
     """
 
     twin: Mapping[str, str]
@@ -43,6 +45,7 @@ class BranchPairs:
     counts: Sequence[tuple[int, int]]
     alone: frozenset[int]
     faults: Sequence[str]
+    paths: Mapping[int, tuple[Paths, Paths]] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,6 +66,7 @@ class _Match:
     alone: bool
     faults: tuple[str, ...]
     twins: Mapping[str, str]
+    paths: tuple[Paths, Paths]
 
 
 def pair_branches(model: Side, base: Side, deeper: Places) -> BranchPairs:
@@ -85,6 +89,7 @@ def pair_branches(model: Side, base: Side, deeper: Places) -> BranchPairs:
     branch_twin: dict[int, int] = {}
     alone: set[int] = set()
     faults: list[str] = []
+    paths: dict[int, tuple[Paths, Paths]] = {}
     todo = list(zip(top, base_top, strict=True))
     while todo:
         k, k_base = todo.pop(0)
@@ -93,6 +98,8 @@ def pair_branches(model: Side, base: Side, deeper: Places) -> BranchPairs:
         faults += differences
         for match in (m for kind in kinds for m in _matches(kind, model.graph, base.graph)):
             branch_twin[match.index] = match.other
+            if match.paths[0].count != match.paths[1].count:
+                paths[match.index] = match.paths
             alone |= {match.index} if match.alone else set()
             twin |= {a: b for a, b in match.twins.items() if a not in twin}
             inner, base_inner = _lying_in(homes, match.index), _lying_in(base_homes, match.other)
@@ -105,7 +112,12 @@ def pair_branches(model: Side, base: Side, deeper: Places) -> BranchPairs:
                     f"its twin in the base {len(base_inner)}"
                 )
     return BranchPairs(
-        twin=twin, branch_twin=branch_twin, counts=counts, alone=frozenset(alone), faults=faults
+        twin=twin,
+        branch_twin=branch_twin,
+        counts=counts,
+        alone=frozenset(alone),
+        faults=faults,
+        paths=paths,
     )
 
 
@@ -213,17 +225,22 @@ def _matches(kind: _Kind, model: Graph, base: Graph) -> Iterator[_Match]:
                 "block changes it: give the base two blocks there"
             )
         here, there = (list(s.values()) for s in (shapes, base_shapes))
+        paths = model.paths(i), base.paths(other)
         yield _Match(
             index=i,
             other=other,
             alone=here.count(shapes[i]) == there.count(base_shapes[other]),
-            faults=(*faults, *_count_faults(kind.mine[i], kind.theirs[other], model, base)),
+            faults=(*faults, *_count_faults(kind.mine[i], kind.theirs[other], model, base, paths)),
             twins=_twins(kind.mine[i], kind.theirs[other]),
+            paths=paths,
         )
 
 
-def _count_faults(mine: Parts, theirs: Parts, model: Graph, base: Graph) -> Iterator[str]:
-    """Layers or experts of a branch of which there are not as many in the base."""
+def _count_faults(
+    mine: Parts, theirs: Parts, model: Graph, base: Graph, paths: tuple[Paths, Paths]
+) -> Iterator[str]:
+    """Layers or experts of a branch of which there are not as many in the base and that are no like paths."""
+    mine = {key: names for key, names in mine.items() if not paths[0].own.issuperset(names)}
     for key, names in mine.items():
         partners = theirs[key]
         here, there = _like_named(model, names[0]), _like_named(base, partners[0])

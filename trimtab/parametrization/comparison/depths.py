@@ -29,6 +29,7 @@ class Depth:
         reuse: how many times more often a shared parameter is used.
         zero_tail: every tail of its branches starts at zero.
         outer: (place, m_L) in the branches around its own.
+        experts: how many times more experts a mixture has, of a parameter of one of them.
     """
 
     where: Where = "outside"
@@ -38,6 +39,7 @@ class Depth:
     reuse: float = 1.0
     zero_tail: bool = False
     outer: tuple[tuple[Where, float], ...] = ()
+    experts: float = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,24 +62,44 @@ class Depths:
         """The depth of a parameter, `twin` being its counterpart in the base."""
         place, base_place = self.pairing.places[name], self.pairing.base_places.get(twin)
         if place.stream is not None:
-            reuse = max(1, len(self.model.uses[name])) / max(1, len(self.base.uses[twin]))
+            uses = [max(1, len(g.uses[n])) / g.flow.packed(n) for g, n in self._both(name, twin)]
+            reuse = uses[0] / uses[1]
             m_L = self.ratios[place.stream]
             return Depth(where="stream", stack=place.stream, m_L=m_L, reuse=reuse)
         stacks = {self.model.residuals[i].stack for i in place.branches}
         if len({self.ratios[k] for k in stacks}) != 1:  # in no branch, or in stacks of different growth
             return Depth()
         stack = min(stacks)
-        fed, base_fed = len(place.branches), len(base_place.branches) if base_place else 0
+        m_L, uses, experts = self._paths(place.branches, name)
+        slices = [g.flow.packed(n) for g, n in self._both(name, twin)]
+        fed, base_fed = (
+            len(place.branches) / slices[0],
+            (len(base_place.branches) / slices[1] if base_place else 0),
+        )
         tail = bool(place.tail_of) and set(place.tail_of) == set(place.branches)
         return Depth(
             where="tail" if tail else "branch",
             branches=place.branches,
             stack=stack,
-            m_L=self.ratios[stack],
-            reuse=fed / max(1, base_fed) if fed > 1 or base_fed > 1 else 1.0,
+            m_L=self.ratios[stack] * m_L,
+            reuse=uses * (fed / max(1, base_fed) if fed > 1 or base_fed > 1 else 1.0),
+            experts=experts,
             zero_tail=self.at_zero.issuperset(place.branches),
             outer=self._outer(place.branches[0], name) if fed == 1 else (),
         )
+
+    def _both(self, name: str, twin: str) -> tuple[tuple[Graph, str], tuple[Graph, str]]:
+        return (self.model, name), (self.base, twin)
+
+    def _paths(self, branches: tuple[int, ...], name: str) -> tuple[float, float, float]:
+        """What a growing number of paths adds: to m_L, to the uses of what they share, in experts."""
+        if len(branches) != 1 or branches[0] not in self.pairing.paths:
+            return 1.0, 1.0, 1.0
+        here, there = self.pairing.paths[branches[0]]
+        ratio, own = here.count / there.count, name in here.own
+        if here.mixed:
+            return 1.0, 1.0, ratio if own else 1.0
+        return ratio, 1.0 if own else ratio, 1.0
 
     def _outer(self, index: int, name: str) -> tuple[tuple[Where, float], ...]:
         around = [self.model.residuals[i] for i in self.model.network.enclosing(index)]

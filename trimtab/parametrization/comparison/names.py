@@ -21,6 +21,15 @@ def template(name: str) -> str:
     return ".".join("#" if part.isdigit() else part for part in name.split("."))
 
 
+def pattern(name: str) -> str:
+    """A pattern of overrides for what is called so in every block.
+
+    >>> pattern("layers.3.fc1.weight")
+    'layers.*.fc1.weight'
+    """
+    return ".".join("*" if part.isdigit() else part for part in name.split("."))
+
+
 def loose_template(name: str) -> str:
     """All digits taken out, for blocks that are attributes: block1, block2.
 

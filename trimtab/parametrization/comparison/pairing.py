@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from trimtab.errors import StructureError
@@ -16,6 +17,7 @@ from trimtab.parametrization.comparison.branch_pairing import Side, pair_branche
 from trimtab.parametrization.comparison.names import Siblings, block, loose_template, spread, template
 from trimtab.parametrization.comparison.places import Places, agreed_places, use_signature
 from trimtab.structure.graph import Graph
+from trimtab.structure.paths import Paths
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -25,6 +27,7 @@ class Pairing:
     Args:
         counts: per stack of the model its branches, and those of its twin in the base.
         alone: branches of which the base has as many: they do not come with the depth.
+        paths: by branch, the like paths it is the sum of, here and in its twin; where their number differs.
     """
 
     twin: Mapping[str, str]
@@ -33,6 +36,7 @@ class Pairing:
     places: Places
     base_places: Places
     alone: frozenset[int] = frozenset()
+    paths: Mapping[int, tuple[Paths, Paths]] = dataclasses.field(default_factory=dict)
 
 
 def pair(model: Graph, base: Graph, unscaled: tuple[str, ...] = ()) -> Pairing:
@@ -54,13 +58,10 @@ def pair(model: Graph, base: Graph, unscaled: tuple[str, ...] = ()) -> Pairing:
     if not faults:
         twin, faults = _pair_rest(model, base, places, found.twin, unscaled)
     if faults:
-        cure = (
-            "Build both from the same code, changing only width and depth. If these are residual blocks "
-            "whose "
-            'skip is hidden, pass overrides={"blocks.*": "branch"}.'
-        )
+        cure = "Build both from the same code, changing only width and depth."
         head = "model and base must be one architecture at two sizes:"
-        raise StructureError("\n".join([head, *(f"  - {f}" for f in faults), cure]))
+        text = "\n".join([head, *(f"  - {f}" for f in faults), cure])
+        raise StructureError(text, _numbered_blocks(model, base))
     return Pairing(
         twin=twin,
         branch_twin=found.branch_twin,
@@ -68,6 +69,7 @@ def pair(model: Graph, base: Graph, unscaled: tuple[str, ...] = ()) -> Pairing:
         places=places,
         base_places=base_places,
         alone=found.alone,
+        paths=found.paths,
     )
 
 
@@ -78,8 +80,20 @@ def _refuse_lost_branches(model: Graph, base: Graph) -> None:
         have = [f"has {count} residual branches" if count else "has none" for count in (n, n_base)]
         raise StructureError(
             f"depth ratio needs the same blocks in both models: base {have[1]}, model {have[0]}. "
-            'If the skip is hidden (a custom op), pass overrides={"blocks.*": "branch"}.'
+            "A custom operation may hide the skip.",
+            _numbered_blocks(model, base),
         )
+
+
+def _numbered_blocks(model: Graph, base: Graph) -> list[dict[str, str]]:
+    """Patterns for the lists of numbered modules of which one model has more: residual blocks, perhaps."""
+    lists: list[set[str]] = []
+    for graph in (model, base):
+        homes = {home for name in graph.uses if (home := block(name)) is not None}
+        lists.append(homes)
+    count = [Counter(home.rpartition(".")[0] for home in homes) for homes in lists]
+    grown = [path for path in dict.fromkeys([*count[0], *count[1]]) if count[0][path] != count[1][path]]
+    return [{f"{path}.*" if path else "*": "branch" for path in grown}] if grown else []
 
 
 def _refuse_idle_blocks(graph: Graph) -> None:

@@ -14,6 +14,7 @@ import math
 from collections.abc import Sequence
 
 from trimtab.errors import StructureError
+from trimtab.parametrization.comparison.names import pattern
 from trimtab.parametrization.comparison.overrides import ROLES
 from trimtab.parametrization.rules import Kind
 from trimtab.structure.graph import Graph
@@ -34,6 +35,7 @@ class Twins:
     role: str | None
     model: Graph
     base: Graph
+    stacked: float = 1.0  # how many times more like paths, or numbers of blocks, it holds in one tensor
 
     def of_kind(self, kind: str) -> tuple[list[Use], list[Use]]:
         """Its uses of one kind, in the model and in the base."""
@@ -43,24 +45,22 @@ class Twins:
     @property
     def growth(self) -> float:
         """How many times more numbers it has."""
-        return math.prod(self.shape) / math.prod(self.base_shape)
+        return math.prod(self.shape) / math.prod(self.base_shape) / self.stacked
 
     @property
     def growing(self) -> list[float]:
         """The ratios of the dimensions that differ."""
-        return [a / b for a, b in zip(self.shape, self.base_shape, strict=True) if a != b]
+        first = 1 if self.stacked != 1 else 0
+        pairs = list(zip(self.shape, self.base_shape, strict=True))[first:]
+        return [a / b for a, b in pairs if a != b]
 
     @property
     def shapes(self) -> str:
         return f"{self.name} {self.shape} (base {self.base_shape})"
 
-    @property
-    def any_role(self) -> str:
-        """The override that would settle it."""
-        return f"overrides={{'{self.name}': one of {', '.join(ROLES)}}}"
-
-    def as_role(self, role: str) -> str:
-        return f"overrides={{'{self.name}': '{role}'}}"
+    def refused(self, law: str, *roles: str) -> StructureError:
+        """The error that says a law; the roles that might settle it are proposed for all blocks at once."""
+        return StructureError(law, [{pattern(self.name): role} for role in roles or ROLES])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -103,9 +103,10 @@ def _fans(a: Use, b: Use) -> Fans:
 def _looked_up(t: Twins, a: Use, b: Use, *, tied: bool) -> Ratios:
     rows = a.fan_in / b.fan_in
     if rows != 1 and t.role is None:
-        raise StructureError(
+        raise t.refused(
             f"{t.name}: its rows are looked up by an input (a vocabulary or positions), {b.fan_in} in the "
-            f"base and {a.fan_in} here, which is no width. Use the same, or {t.as_role('input')}."
+            f"base and {a.fan_in} here, which is no width. Use the same.",
+            "input",
         )
     m_in = 1.0 if t.role in (None, "input") else rows
     return Ratios(kind="matrix", m_in=m_in, m_out=a.fan_out / b.fan_out, fans=_fans(a, b), tied=tied)
@@ -129,15 +130,19 @@ def _contracted(t: Twins, uses: list[Use], base_uses: list[Use]) -> Ratios:
     if len(pairs) > 1 and (readout or t.role is not None):
         return dataclasses.replace(found, tied=True)
     if len(pairs) > 1:
-        raise StructureError(
+        raise t.refused(
             f"{t.name} is used in several ways whose width ratios differ, {sorted(pairs)}: one init cannot "
-            f"serve both. Pass {t.as_role('hidden')} (or another role) for the one that counts."
+            "serve both. Say the role that counts.",
+            "hidden",
+            "readout",
+            "input",
         )
     if m_out != 1 and readout and t.role is None:
-        raise StructureError(
+        raise t.refused(
             f"{t.name} is the network's readout with {b.fan_out} outputs in the base and {a.fan_out} here: "
-            f"outputs (classes, a vocabulary) are no width. Use the same, or {t.as_role('readout')} "
-            "(or 'hidden' if this is a width)."
+            "outputs (classes, a vocabulary) are no width. Use the same, or say 'hidden' if this is a width.",
+            "readout",
+            "hidden",
         )
     return found
 
@@ -145,10 +150,13 @@ def _contracted(t: Twins, uses: list[Use], base_uses: list[Use]) -> Ratios:
 def _refuse_copies(t: Twins, uses: list[Use], base_uses: list[Use]) -> None:
     """Several matrices in one tensor: experts of another number, or the weights of several blocks."""
     a, b = uses[0], base_uses[0]
-    if a.copies != b.copies:
-        raise StructureError(
+    if a.copies != b.copies * t.stacked:
+        raise t.refused(
             f"{t.name} holds {a.copies} matrices (experts, groups) and {b.copies} in the base: their number "
-            f"is no width. Use the same, or {t.as_role('hidden')}."
+            "is no width. Use the same.",
+            "hidden",
+            "input",
+            "readout",
         )
     if a.fan_in * a.fan_out * a.copies < math.prod(t.shape) and len(uses) != len(base_uses):
         raise StructureError(
@@ -189,9 +197,11 @@ def _elementwise(t: Twins) -> Ratios:
     _, base_uses = t.of_kind("elementwise")
     seen = t.uses[0].fan_out / base_uses[0].fan_out if base_uses else t.growth
     if not math.isclose(seen, t.growth):
-        raise StructureError(
+        raise t.refused(
             f"{t.shapes} grows by {t.growth:g}, but the part of it this example uses grows by {seen:g}: "
-            f"positions or another size that is no width. Use the same, or {t.as_role('elementwise')}."
+            "positions or another size that is no width. Use the same.",
+            "elementwise",
+            "scalar",
         )
     return whole
 
@@ -204,9 +214,9 @@ def _unused(t: Twins, whole: Ratios) -> Ratios:
     if len(t.shape) == 2 and len(growing) == 2 and growing[0] == growing[1]:
         fans = (t.shape[1], t.shape[0], t.base_shape[1], t.base_shape[0])
         return Ratios(kind="matrix", m_in=growing[0], m_out=growing[0], fans=fans)
-    raise StructureError(
+    raise t.refused(
         f"{t.shapes} is not used in this example's forward, so its role is not known. Pass an example that "
-        f"uses it, or {t.any_role}."
+        f"uses it, or say its role ({', '.join(ROLES)})."
     )
 
 
@@ -214,14 +224,14 @@ def _refuse_disguised(t: Twins) -> None:
     """What seems to act element by element and grows: by an unknown operation, or in two dimensions."""
     if any(u.kind == "unknown" for u in t.uses):
         operation = t.model.trace.nodes[t.uses[0].node].name
-        raise StructureError(
-            f"{t.shapes} is used by the operation {operation!r}, whose contraction is not known. Pass "
-            f"{t.any_role}."
+        raise t.refused(
+            f"{t.shapes} is used by the operation {operation!r}, whose contraction is not known. Say its "
+            f"role ({', '.join(ROLES)}).",
         )
     if len(t.growing) > 1:
-        raise StructureError(
+        raise t.refused(
             f"{t.shapes} acts element by element but grows in {len(t.growing)} dimensions: a matrix in "
-            f"disguise, or positions that differ. Pass {t.any_role}."
+            f"disguise, or positions that differ. Say its role ({', '.join(ROLES)}).",
         )
 
 

@@ -9,8 +9,9 @@ whose bias it is.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Literal
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from trimtab.errors import StructureError
 from trimtab.parametrization.comparison.depths import Depths
@@ -55,6 +56,7 @@ class Facts:
         0  # which of the like-named parameters of its block this is (0.weight, 2.weight of a Sequential)
     )
     fans: Fans = (1, 1, 1, 1)
+    experts: float = 1.0  # how many times more experts its mixture has
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +82,19 @@ class _Paired:
     depths: Depths
     ranks: Mapping[str, int]
 
+    def stacked(self, name: str) -> float:
+        """How many times more paths a tensor holds that has them all."""
+        branches = self.pairing.places[name].branches
+        paths = self.pairing.paths.get(branches[0]) if len(branches) == 1 else None
+        if paths is None or name not in paths[0].own:
+            twin = self.pairing.twin[name]
+            slices = self.model.flow.packed(name) / self.base.flow.packed(twin)
+            grown = math.prod(self.model.shape(name)) / math.prod(self.base.shape(twin))
+            return slices if self.model.flow.packed(name) > 1 and math.isclose(slices, grown) else 1.0
+        shape, base_shape = self.model.shape(name), self.base.shape(self.pairing.twin[name])
+        holds = shape[:1] == (paths[0].count,) and base_shape[:1] == (paths[1].count,)
+        return paths[0].count / paths[1].count if holds else 1.0
+
 
 def compare(model: Graph, base: Graph, pairing: Pairing, overrides: Overrides) -> Comparison:
     """Facts for every parameter of the model.
@@ -98,19 +113,31 @@ def compare(model: Graph, base: Graph, pairing: Pairing, overrides: Overrides) -
         ranks=_ranks(model, pairing),
     )
     found: dict[str, Facts] = {}
-    problems: list[str] = []
+    problems: list[StructureError] = []
     for name in model.uses:
         try:
             found[name] = _facts(paired, name)
         except StructureError as error:
             if adjustable(model.trace.tensor(model.trace.params[name])):
-                problems.append(str(error))
+                problems.append(error)
             else:  # numbers that are left alone, whatever they are for
                 found[name] = _shape_only(paired, name)
     if problems:
         head = "what differs between model and base must be width and depth only:"
-        raise StructureError("\n".join([head, *(f"  - {p}" for p in problems[:12])]))
+        text = "\n".join([head, *(f"  - {p}" for p in problems[:12])])
+        raise StructureError(text, _together(problems))
     return Comparison(model=model, base=base, pairing=pairing, facts=found)
+
+
+def _together(problems: Sequence[StructureError]) -> list[dict[str, Any]]:
+    """One proposal for all problems at once: the first of each, the second of each, and so on."""
+    if not all(error.proposals for error in problems):
+        return []
+    most = max(len(error.proposals) for error in problems)
+    return [
+        {k: v for error in problems for k, v in error.proposals[min(i, len(error.proposals) - 1)].items()}
+        for i in range(most)
+    ]
 
 
 def main_width(facts: Mapping[str, Facts]) -> float:
@@ -156,6 +183,7 @@ def _facts(paired: _Paired, name: str) -> Facts:
             role=said,
             model=model,
             base=base,
+            stacked=paired.stacked(name),
         )
     )
     first, readout = _first(model, sibling), _readout(model, sibling, width.tied)
@@ -177,6 +205,7 @@ def _facts(paired: _Paired, name: str) -> Facts:
         reuse=depth.reuse,
         zero_tail=depth.zero_tail,
         outer=depth.outer,
+        experts=depth.experts,
         readout=readout,
         tied=width.tied,
         first=first,

@@ -2,7 +2,8 @@
 
 - On branches: the model's scale_depth / sqrt(L), or DeepNorm's weight on the skip. What counts is the branch
   relative to its skip, compared with the base's; the tail takes up the difference.
-- Anywhere else (an embedding times sqrt(N)) they are undone in the parameters behind them.
+- Anywhere else (an embedding times sqrt(N)) they are undone in the parameters behind them, unless what they
+  multiply wants them: a vector of unit length wants sqrt(N) (`unit_vectors`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from trimtab.errors import StructureError
 from trimtab.parametrization.comparison.roles import Comparison, Facts
 from trimtab.parametrization.folds.folding import Fold, constants_between, into, snapped
+from trimtab.parametrization.folds.unit_vectors import UnitVectors
 from trimtab.structure import operations
 from trimtab.structure.graph import Graph
 from trimtab.structure.proofs import proven
@@ -75,6 +77,7 @@ def elsewhere(
     folds: list[Fold] = []
     notes: list[str] = []
     undone: set[tuple[frozenset[str], int]] = set()
+    units = UnitVectors(c)
     by_branch, base_by_branch = _by_branch(c.model, known), _by_branch(c.base, base_known)
     for key, mine in by_branch.items():
         theirs = base_by_branch.get(None if key is None else c.pairing.branch_twin[key], [])
@@ -85,10 +88,12 @@ def elsewhere(
                     f"({len(theirs)}) and could not be compared one by one."
                 )
             continue
-        for order, ((node, x), (_, y)) in enumerate(zip(mine, theirs, strict=True)):
+        for order, ((node, x), (twin, y)) in enumerate(zip(mine, theirs, strict=True)):
             if y == 0 or math.isclose(x / y, 1.0, rel_tol=1e-6):
                 continue
-            ratio = snapped(x / y, c.facts)
+            ratio = snapped(x / y / units.wanted(node, twin, x / y), c.facts)
+            if math.isclose(ratio, 1.0, rel_tol=1e-6):
+                continue
             tail = _takers(c.model, c.facts, node, ratio)
             names = sorted({site.name for site in tail})
             if (frozenset(names), order) in undone:  # the same constant of a shared layer, met again
@@ -99,7 +104,7 @@ def elsewhere(
                 f"the forward multiplies by a constant that is {ratio:.4g} times the base's; "
                 f"undone in {', '.join(names)}."
             )
-    return folds, notes
+    return [*folds, *units.gains()], notes
 
 
 def _by_branch(graph: Graph, known: frozenset[int]) -> dict[int | None, list[tuple[Node, float]]]:

@@ -88,52 +88,73 @@ def exempt(rows: Mapping[str, Row], aliases: Mapping[str, str], no_decay: NoDeca
     return chosen
 
 
-def make_groups(
+def numbers_by_name(
     cls: Any,
     lr: float,
-    chosen: Mapping[str, nn.Parameter],
+    names: Iterable[str],
     rows: Mapping[str, Row],
     factors: Factors,
     family: Family,
     hyper: Mapping[str, Any],
+) -> dict[str, dict[str, float]]:
+    """{name: {"lr", "weight_decay", "eps"}} as the optimizer is to have them, without what it has not.
+
+    Raises:
+        OptimizerError: a matrix optimizer is given something else, or decay would undo a folded gain.
+    """
+    decay, eps = (hyper.get(key, default(cls, key)) for key in ("weight_decay", "eps"))
+    numbers: dict[str, dict[str, float]] = {}
+    for name in names:
+        f = factors[name]
+        _refuse_misfit(rows[name], family, decays=bool(decay and f["weight_decay"]))
+        numbers[name] = {"lr": lr * f["lr"]}
+        if isinstance(decay, int | float):
+            numbers[name]["weight_decay"] = decay * f["weight_decay"]
+        if isinstance(eps, int | float) and family.eps:
+            numbers[name]["eps"] = eps * f["eps"]
+    return numbers
+
+
+def merge_equal(numbers: Mapping[str, Mapping[str, float]]) -> list[tuple[list[str], dict[str, float]]]:
+    """[(names, their numbers)]: names with the same numbers, to 12 digits, together, in order.
+
+    >>> merge_equal({"a": {"lr": 0.1}, "b": {"lr": 0.2}, "c": {"lr": 0.1}})
+    [(['a', 'c'], {'lr': 0.1}), (['b'], {'lr': 0.2})]
+    """
+    merged: dict[tuple[float, ...], tuple[list[str], dict[str, float]]] = {}
+    for name, own in numbers.items():
+        key = tuple(float(f"{v:.12e}") for v in own.values())
+        merged.setdefault(key, ([], dict(own)))[0].append(name)
+    return list(merged.values())
+
+
+def make_groups(
+    chosen: Mapping[str, nn.Parameter],
+    numbers: Mapping[str, Mapping[str, float]],
     memories: Mapping[str, Any],
 ) -> list[dict[str, Any]]:
     """The groups of the trainable parameters among `chosen`; a decay factor of 0 exempts a parameter.
 
     Args:
+        numbers: of each trainable parameter, as `numbers_by_name` gives them.
         memories: betas, momentum, alpha that every group carries in place of the base's.
 
     Raises:
         InputError: nothing is left to train.
-        OptimizerError: a matrix optimizer is given something else, or decay would undo a folded gain.
     """
-    decay, eps = (hyper.get(key, default(cls, key)) for key in ("weight_decay", "eps"))
-    merged: dict[tuple[float, ...], list[nn.Parameter]] = {}
-    numbers: dict[tuple[float, ...], dict[str, Any]] = {}
-    for name, p in chosen.items():
-        if not p.requires_grad:
-            continue
-        f = factors[name]
-        _refuse_misfit(rows[name], p, family, decays=bool(decay and f["weight_decay"]))
-        group: dict[str, Any] = {"lr": lr * f["lr"]}
-        if isinstance(decay, int | float):
-            group["weight_decay"] = decay * f["weight_decay"]
-        if isinstance(eps, int | float) and family.eps:
-            group["eps"] = eps * f["eps"]
-        key = tuple(float(f"{v:.12e}") for v in group.values())
-        merged.setdefault(key, []).append(p)
-        numbers.setdefault(key, group)
-    if not merged:
+    if not numbers:
         raise InputError(
             "no trainable parameter is left for this optimizer: all are frozen or excluded by only=."
         )
-    return [{"params": ps, **numbers[key], **memories} for key, ps in merged.items()]
+    return [
+        {"params": [chosen[name] for name in names], **own, **memories} for names, own in merge_equal(numbers)
+    ]
 
 
-def _refuse_misfit(row: Row, p: nn.Parameter, family: Family, *, decays: bool) -> None:
-    if family.rate == "spectral" and p.ndim != 2:
+def _refuse_misfit(row: Row, family: Family, *, decays: bool) -> None:
+    if family.rate == "spectral" and len(row.shape) != 2:
         raise OptimizerError(
-            f"{family.name} trains matrices only: {row.name} has {p.ndim} dimensions. "
+            f"{family.name} trains matrices only: {row.name} has {len(row.shape)} dimensions. "
             "Pass only='matrices' here and p.optimizer(torch.optim.AdamW, ..., only='rest') beside it."
         )
     start = row.init * dict(row.multipliers).get("init", 1.0)
@@ -156,17 +177,31 @@ def factors_by_group(optimizer: Any, names: Mapping[int, str], expected: Factors
     """
     result = []
     for i, group in enumerate(optimizer.param_groups):
-        unknown = [p for p in group["params"] if id(p) not in names]
-        if unknown:
+        own = names_in(group, names)
+        unknown = [p for p in group["params"] if id(p) not in names] if own is None else []
+        strange = [name for name in own or () if name not in expected]
+        if own is None or strange:
             raise OptimizerError(
-                f"group {i} holds {len(unknown)} parameters that are not of the parametrized model. "
-                "Build it with p.groups(..., model=the wrapped model)."
+                f"group {i} holds {len(unknown or strange)} parameters that are not of the parametrized "
+                "model. Build it with p.groups(..., model=the wrapped model)."
             )
-        found = [(names[id(p)], expected[names[id(p)]]) for p in group["params"]]
+        found = [(name, expected[name]) for name in own]
         for name, f in found:
             _refuse_mixture(i, group, found[0], (name, f))
         result.append(found[0][1] if found else dict(lr=1.0, weight_decay=1.0, eps=1.0))
     return result
+
+
+def names_in(group: Mapping[str, Any], names: Mapping[int, str]) -> list[str] | None:
+    """The names of a group's parameters, None where they are not known.
+
+    ZeRO trains flat pieces in place of the parameters and keeps a group's other keys, so that the `names` the
+    DeepSpeed export puts there say what is in it.
+    """
+    if all(id(p) in names for p in group["params"]) and (group["params"] or "names" not in group):
+        return [names[id(p)] for p in group["params"]]
+    said = group.get("names")
+    return list(said) if isinstance(said, list | tuple) else None
 
 
 def _refuse_mixture(
@@ -232,7 +267,7 @@ def groups_without_decay(
     """
     found = set[int]()
     for i, group in enumerate(optimizer.param_groups):
-        own = {names[id(p)] for p in group["params"]}
+        own = set(names_in(group, names) or ())
         decay = float(group.get("weight_decay") or 0.0)
         always = sorted(own & exempted - decayed)
         if decay and always:

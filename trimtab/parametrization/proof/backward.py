@@ -17,13 +17,15 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from trimtab.errors import TrimtabError
+from trimtab.parametrization.proof.packs import Rows, label
 from trimtab.structure.recording import as_call, tensors_in, untouched
 from trimtab.structure.trace import adjustable
 
@@ -49,12 +51,21 @@ class Sums:
     square: float
     count: int
 
+    @classmethod
+    def of(cls, effect: Tensor, g: Tensor) -> Sums:
+        """Sums of what each entry does to L, and of g^2."""
+        square = float(torch.linalg.vector_norm(g, dtype=torch.float64)) ** 2
+        return cls(max(0.0, float(effect.sum(dtype=torch.float64))), square, g.numel())
+
     @property
     def rms(self) -> float:
         return (self.square / self.count) ** 0.5 if self.count else 0.0
 
     def __add__(self, other: Sums) -> Sums:
         return Sums(self.size + other.size, self.square + other.square, self.count + other.count)
+
+
+NONE = Sums(0.0, 0.0, 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +85,8 @@ class Backward:
     outputs: tuple[tuple[int, ...], ...]
 
 
-Measure = Callable[[Mapping[str, Tensor], Mapping[str, Tensor]], dict[str, "Sums"]]
+# (parameters, gradients) -> {parameter: (what a step of each entry does to L, gradient)}
+Measure = Callable[[Mapping[str, Tensor], Mapping[str, Tensor]], dict[str, tuple[Tensor, Tensor]]]
 
 
 def backward(
@@ -84,12 +96,14 @@ def backward(
     *,
     training: bool = False,
     measure: Measure | None = None,
+    cut: Mapping[str, Sequence[Rows]] = types.MappingProxyType({}),
 ) -> Backward:
     """One backward of `model` at `values`, in eval mode unless `training`.
 
     Args:
         values: parameters by their names in the model; what is not named keeps its own numbers.
-        measure: (parameters, gradients) -> the sums of each; by default those of the gradients themselves.
+        measure: what a step of each entry does; by default |g|, a first step of Adam.
+        cut: parameters whose parts are summed one by one (`packs`).
 
     >>> net = nn.Linear(3, 2)
     >>> sorted(backward(net, dict(net.named_parameters()), torch.randn(4, 3)).gradients)
@@ -101,7 +115,7 @@ def backward(
     starts: dict[str, float] = {}
     with as_it_was(model), untouched(model, training=training), torch.enable_grad():
         try:
-            found, outputs = _run(model, values, example, starts, measure or of_gradients)
+            found, outputs = _run(model, values, example, starts, measure or of_gradients, cut)
         except (Untested, TrimtabError):
             raise
         except Exception as error:  # whatever a user's forward may raise
@@ -118,6 +132,7 @@ def _run(
     example: Any,
     starts: dict[str, float],
     measure: Measure,
+    cut: Mapping[str, Sequence[Rows]],
 ) -> tuple[dict[str, Sums], list[Tensor]]:
     own = dict(model.named_parameters())
     leaves = {n: _leaf(values.get(n, q)) for n, q in own.items() if adjustable(q)}
@@ -140,19 +155,22 @@ def _run(
             outputs, list(leaves.values()), cotangents, allow_unused=True, retain_graph=k + 1 < COTANGENTS
         )
         given = {name: g for name, g in zip(leaves, gradients, strict=True) if g is not None}
-        for name, found in measure(leaves, given).items():
-            sums[name] = sums.get(name, Sums(0.0, 0.0, 0)) + found
+        for name, (effect, g) in measure(leaves, given).items():
+            rows = cut.get(name, ())
+            for k, part in enumerate(rows):
+                called = label(name, k, len(rows))
+                sums[called] = sums.get(called, NONE) + Sums.of(part.of(effect), part.of(g))
+            if not rows:
+                sums[name] = sums.get(name, NONE) + Sums.of(effect, g)
     return sums, outputs
 
 
-def of_gradients(_parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> dict[str, Sums]:
-    """Sums of |g| and g^2."""
-    found = {}
-    for name, g in gradients.items():
-        g = g.detach().to(torch.promote_types(g.dtype, torch.float32))
-        square = float(torch.linalg.vector_norm(g, dtype=torch.float64)) ** 2
-        found[name] = Sums(float(g.abs().sum(dtype=torch.float64)), square, g.numel())
-    return found
+def of_gradients(
+    _parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """|g|: what a first step of Adam does, entry by entry."""
+    wide = {n: g.detach().to(torch.promote_types(g.dtype, torch.float32)) for n, g in gradients.items()}
+    return {n: (g.abs(), g) for n, g in wide.items()}
 
 
 def _wide(t: Tensor) -> Tensor:

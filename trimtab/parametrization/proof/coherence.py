@@ -20,9 +20,12 @@ width, scalars and gains shared by heads are below 1.
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+from trimtab.parametrization.comparison.names import template
+from trimtab.parametrization.proof.packs import Part, parts
 from trimtab.structure import operations
 from trimtab.structure.graph import Graph
 from trimtab.structure.tails import is_zero
@@ -36,22 +39,54 @@ BOUNDED = frozenset(
 POWERS = {"sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0, "square": 2.0}
 
 
-def expected(model: Graph, base: Graph, twin: Mapping[str, str]) -> dict[str, tuple[float, float]]:
-    """{parameter: (low, high)}: its first gradient over what the rules give, the same where only backward
-    sums matter."""
+@dataclasses.dataclass(frozen=True)
+class Expected:
+    """What a first gradient is, over what the rules give.
+
+    Args:
+        ranges: {parameter: (low, high)}, the same where only backward sums matter.
+        parts: {parameter: its parts} where it is a pack whose rows go different ways.
+    """
+
+    ranges: dict[str, tuple[float, float]]
+    parts: dict[str, tuple[Part, ...]]
+
+
+def expected(model: Graph, base: Graph, twin: Mapping[str, str]) -> Expected:
+    """What the first gradient of each parameter is over what the rules give. Shrinking is the inverse of
+    growing: for a model narrower than its base, what the base would be to it, upside down."""
+    if _numbers(model, twin) >= _numbers(base, twin.values()):
+        return _grown(model, base, twin)
+    back = {t: n for n, t in reversed(list(twin.items()))}
+    alike = {(template(t), base.shape(t)): n for t, n in back.items()}
+    for name in base.uses:  # a base with more blocks: like those that the model has
+        if (like := alike.get((template(name), base.shape(name)))) is not None:
+            back.setdefault(name, like)
+    there = _grown(base, model, back)
+    found = {n: there.ranges[t] for n, t in twin.items() if t in there.ranges}
+    return Expected(
+        ranges={n: (1 / high, 1 / low) for n, (low, high) in found.items() if low and high},
+        parts={n: tuple(map(Part.back, there.parts[t])) for n, t in twin.items() if t in there.parts},
+    )
+
+
+def _numbers(graph: Graph, names: Iterable[str]) -> int:
+    return sum(math.prod(graph.shape(name)) for name in names)
+
+
+def _grown(model: Graph, base: Graph, twin: Mapping[str, str]) -> Expected:
     spread = Spread(model, base, twin)
     sizes = _forward(model, spread)
     even = [1.0] * len(sizes)
-    low, high = (_back(model, spread, s, agree=a) for s, a in ((sizes, False), (even, True)))
-    found = {}
+    low, high = (Back(model, spread, s, agree=a) for s, a in ((sizes, False), (even, True)))
+    ranges, cut = {}, {}
     for name in model.uses:
         if name in twin:
-            ends = [
-                _of_parameter(model, base, name, twin[name], spread, reach, size)
-                for reach, size in ((low, sizes), (high, even))
-            ]
-            found[name] = (min(ends), max(ends))
-    return found
+            ends = [_of_parameter(base, name, twin[name], back) for back in (low, high)]
+            ranges[name] = (min(ends), max(ends))
+            if found := parts(model, base, name, twin[name], low.through, high.through):
+                cut[name] = found
+    return Expected(ranges, cut)
 
 
 class Spread:
@@ -203,37 +238,41 @@ def _spreads(graph: Graph, node: Node) -> bool:
     )
 
 
-def _back(graph: Graph, spread: Spread, size: list[float], *, agree: bool) -> list[float]:
+class Back:
     """What reaches each value of a first gradient, over what the rules give: the largest over its ways to the
     output.
 
-    `agree`: sums weighted by numbers that are all positive (softmax) are taken to add up, which they may or
-    may not.
+    Args:
+        size: of each activation at the start over what it will be (`_forward`).
+        agree: sums weighted by numbers that are all positive (softmax) are taken to add up, which they may or
+            may not.
     """
-    ends = last_outputs(graph)
-    reach = [1.0 if v.index in ends else 0.0 for v in graph.trace.values]
-    for node in reversed(graph.trace.nodes):
-        if not node.outputs:
-            continue
-        after = max(reach[o] for o in node.outputs)
-        acts = [i for i in node.inputs if graph.flow.act[i]]
-        product = node.name in operations.MATMULS and len(acts) == 2
-        for i in acts:
-            if product:
-                factor = spread.across(node, i, agree=agree)
-            else:
-                factor = min(1.0, spread.ratio(node, i)) ** 0.5 if _spreads(graph, node) else 1.0
-            if node.name == "mul" or product:
-                factor *= math.prod(
-                    size[j] for j in node.inputs if j != i and (graph.flow.act[j] or not size[j])
-                )
-            power = _power(node)
-            if power is not None and power > 1:  # d x^p is as large as x^(p-1)
-                factor *= size[i] ** (power - 1)
-            if node.name in operations.NORMS and size[i]:  # a norm makes up for a small input
-                factor /= size[i]
-            reach[i] = max(reach[i], factor * after)
-    return reach
+
+    def __init__(self, graph: Graph, spread: Spread, size: list[float], *, agree: bool):
+        self.graph, self.spread, self.size, self.agree = graph, spread, size, agree
+        ends = last_outputs(graph)
+        self.reach = [1.0 if v.index in ends else 0.0 for v in graph.trace.values]
+        for node in reversed(graph.trace.nodes):
+            for i in graph.flow.activations_into(node) if node.outputs else ():
+                self.reach[i] = max(self.reach[i], self.through(node, i))
+
+    def through(self, node: Node, value: int) -> float:
+        """What one input of an operation gets through it."""
+        graph, spread, size = self.graph, self.spread, self.size
+        product = node.name in operations.MATMULS and len(graph.flow.activations_into(node)) == 2
+        if product:
+            factor = spread.across(node, value, agree=self.agree)
+        else:
+            factor = min(1.0, spread.ratio(node, value)) ** 0.5 if _spreads(graph, node) else 1.0
+        if node.name == "mul" or product:
+            others = (j for j in node.inputs if j != value and (graph.flow.act[j] or not size[j]))
+            factor *= math.prod(size[j] for j in others)
+        power = _power(node)
+        if power is not None and power > 1:  # d x^p is as large as x^(p-1)
+            factor *= size[value] ** (power - 1)
+        if node.name in operations.NORMS and size[value]:  # a norm makes up for a small input
+            factor /= size[value]
+        return factor * max(self.reach[o] for o in node.outputs)
 
 
 def last_outputs(graph: Graph) -> set[int]:
@@ -250,15 +289,8 @@ def last_outputs(graph: Graph) -> set[int]:
     return found
 
 
-def _of_parameter(
-    graph: Graph,
-    base: Graph,
-    name: str,
-    twin: str,
-    spread: Spread,
-    reach: list[float],
-    size: list[float],
-) -> float:
+def _of_parameter(base: Graph, name: str, twin: str, back: Back) -> float:
+    graph, spread, reach, size = back.graph, back.spread, back.reach, back.size
     trace = graph.trace
     own = math.prod(trace.values[trace.params[name]].shape) / math.prod(
         base.trace.values[base.trace.params[twin]].shape

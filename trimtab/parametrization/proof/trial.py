@@ -10,6 +10,7 @@ compares them with what the plan says; nothing of either model is changed.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import warnings
 from collections import Counter
@@ -27,15 +28,15 @@ from trimtab.parametrization.parameters import Row
 from trimtab.parametrization.proof.backward import (
     Backward,
     Measure,
-    Sums,
     Untested,
     backward,
     of_gradients,
 )
 from trimtab.parametrization.proof.coherence import expected
 from trimtab.parametrization.proof.deep_limit import distance
+from trimtab.parametrization.proof.packs import Part, Unpacked, unpack
 from trimtab.parametrization.proof.verdicts import NARROW, Claim, Proof, judged, kinds
-from trimtab.parametrization.rules import Scheme
+from trimtab.parametrization.rules import Scheme, Shape
 from trimtab.structure.graph import Graph
 from trimtab.structure.proofs import scaled
 
@@ -65,6 +66,8 @@ class Trial:
 
     Args:
         twins: {parameter of the model: its counterpart in the base}.
+        expected: {parameter: (low, high)}, what its first gradient is over what the rules give; `parts` of
+            packed ones.
         zero: parameters that may start at zero and hide what is before them.
         far: why the base is far from its deep limit, empty where it is near.
         width: of the narrower of the two models.
@@ -74,10 +77,15 @@ class Trial:
     example: Any
     twins: dict[str, str]
     expected: dict[str, tuple[float, float]]
+    parts: dict[str, tuple[Part, ...]]
     zero: dict[str, Zero]
     far: str
     width: int
     work: float
+    experts: bool = False  # a mixture has another number of them
+    counted: bool = (
+        False  # tensors beyond the base's are like paths or experts, whose number is accounted for
+    )
 
 
 def prepare(c: Comparison, rows: Mapping[str, Row], scheme: Scheme, example: Any) -> Trial:
@@ -99,14 +107,18 @@ def prepare(c: Comparison, rows: Mapping[str, Row], scheme: Scheme, example: Any
         for r in graph.residuals
         if r.stack in grown
     }
+    coherent = expected(graph, base, twins)
     return Trial(
         example=example,
         twins=twins,
-        expected=_uses(graph, base, facts, expected(graph, base, twins)),
+        expected=_uses(graph, base, facts, coherent.ranges),
+        parts=coherent.parts,
         zero=zero,
         far=distance(base, of_base, scheme.alpha),
         width=_width(facts),
         work=_work(graph),
+        experts=any(here.mixed for here, _ in c.pairing.paths.values()),
+        counted=bool(c.pairing.paths),
     )
 
 
@@ -198,26 +210,31 @@ def _prove_in(
     training: bool,
 ) -> Proof:
     """`prove` with the models in one mode."""
-    measures = (steps.model, steps.base) if steps else (of_gradients, of_gradients)
+    whole = steps is not None and not steps.entrywise
+    cut = unpack(
+        {n: trial.twins[n] for n in p.rows},
+        _mixed(trial) if whole else trial.expected,
+        {} if whole else {n: trial.parts[n] for n in p.rows if n in trial.parts},
+        {n: tuple(q.shape) for n, q in base.named_parameters()},
+    )
     try:
-        mine, theirs = _both(p, trial, model, base, rescaled, measures, training=training)
+        mine, theirs = _both(p, trial, model, base, rescaled, steps, cut, training=training)
     except Untested as why:
         return Proof(reason=str(why))
     if mine.outputs != theirs.outputs and len(mine.outputs) != len(theirs.outputs):
         return Proof(reason=f"model and base return {len(mine.outputs)} and {len(theirs.outputs)} outputs")
-    shapes = {n: tuple(q.shape) for n, q in base.named_parameters()}
     frozen = {n for n, q in p.named_parameters(model).items() if not q.requires_grad}
     claim = Claim(
-        claimed=_claimed(p, base),
+        claimed=_claimed(p, base, counted=trial.counted),
         far=trial.far,
         narrow=trial.width < NARROW,
-        frozen=frozenset(frozen),
-        expected=trial.expected,
+        frozen=frozenset(label for label, name in cut.names.items() if name in frozen),
+        expected=cut.expected,
     )
-    groups = kinds(p.rows, trial.twins, shapes)
+    rows = {label: p.rows[name] for label, name in cut.names.items()}
     return judged(
-        p.rows,
-        groups,
+        rows,
+        kinds(rows, cut.twins, cut.shapes),
         mine.gradients,
         theirs.gradients,
         (mine.starts, theirs.starts),
@@ -226,11 +243,17 @@ def _prove_in(
     )
 
 
-def _claimed(p: Parametrization, base: nn.Module) -> bool:
+def _mixed(trial: Trial) -> dict[str, tuple[float, float]]:
+    """What a pack may get as a whole: anything from its least part's to its largest's."""
+    low = {n: min(part.low for part in cut) for n, cut in trial.parts.items()}
+    return {n: (x * low.get(n, 1.0), y) for n, (x, y) in trial.expected.items()}
+
+
+def _claimed(p: Parametrization, base: nn.Module, *, counted: bool) -> bool:
     """Whether the scheme claims this: not an axis it leaves alone, nor layers in no residual branch."""
     ratios = list(p.depth.values()) if isinstance(p.depth, dict) else [p.depth]
     deeper = any(r != 1 for r in ratios)
-    stacked = not deeper and len(p.rows) != len(dict(base.named_parameters()))
+    stacked = not deeper and not counted and len(p.rows) != len(dict(base.named_parameters()))
     covers_depth = (p.scheme.alpha is not None or not deeper) and not stacked
     return not p.scheme.identity and p.scheme.width != "sp" and covers_depth
 
@@ -241,11 +264,13 @@ def _both(
     model: nn.Module,
     base: nn.Module,
     rescaled: bool,
-    steps: tuple[Measure, Measure],
+    steps: Steps | None,
+    cut: Unpacked,
     *,
     training: bool,
 ) -> tuple[Backward, Backward]:
     """The two backward passes. Where eval is asked for and training mode uses more of the base, in that."""
+    of_model, of_base = (steps.model, steps.base) if steps else (of_gradients, of_gradients)
     called = {id(q): n for n, q in model.named_parameters()}
     rows = {called[id(q)]: name for name, q in p.named_parameters(model).items() if id(q) in called}
     mine = {n: _tried(p, trial, rows[n], q, rescaled) for n, q in model.named_parameters() if n in rows}
@@ -254,18 +279,21 @@ def _both(
         n: _of_base(p.rows.get(grown.get(n, "")), q, n, trial.zero.get(grown.get(n, "")))
         for n, q in base.named_parameters()
     }
-    of_base = backward(base, theirs, trial.example, training=training, measure=steps[1])
-    if not training and base.training and model.training and len(of_base.gradients) < len(theirs):
-        trained = backward(base, theirs, trial.example, training=True, measure=steps[1])
-        if len(trained.gradients) > len(of_base.gradients):
-            of_base, training = trained, True
+    run = functools.partial(backward, base, theirs, trial.example, measure=of_base, cut=cut.base)
+    small = run(training=training)
+    if not training and base.training and model.training and len(small.gradients) < len(cut.shapes):
+        trained = run(training=True)
+        if len(trained.gradients) > len(small.gradients):
+            small, training = trained, True
 
-    def measure(parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> dict[str, Sums]:
-        return steps[0](*({rows[n]: t for n, t in x.items() if n in rows} for x in (parameters, gradients)))
+    def measure(
+        parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]
+    ) -> dict[str, tuple[Tensor, Tensor]]:
+        return of_model(*({rows[n]: t for n, t in x.items() if n in rows} for x in (parameters, gradients)))
 
-    of_model = backward(model, mine, trial.example, training=training, measure=measure)
-    starts = {rows.get(n, n): x for n, x in of_model.starts.items()}
-    return dataclasses.replace(of_model, starts=starts), of_base
+    large = backward(model, mine, trial.example, training=training, measure=measure, cut=cut.model)
+    starts = {rows.get(n, n): x for n, x in large.starts.items()}
+    return dataclasses.replace(large, starts=starts), small
 
 
 def _tried(p: Parametrization, trial: Trial, name: str, q: nn.Parameter, rescaled: bool) -> Tensor:
@@ -297,11 +325,17 @@ def _nonzero(x: Tensor, seed: str, zero: Zero) -> Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Steps:
-    """One optimizer's step in model and base; `power`: its sum g d grows as |g| (1) or as g^2 (2)."""
+    """One optimizer's step in model and base.
+
+    Args:
+        power: its sum g d grows as |g| (1) or as g^2 (2).
+        entrywise: an entry's step does not depend on the rest of its tensor, so a pack may be cut.
+    """
 
     model: Measure
     base: Measure
     power: float
+    entrywise: bool
 
 
 def one_step(p: Parametrization, cls: Any, hyper: dict[str, Any]) -> Steps:
@@ -316,14 +350,14 @@ def one_step(p: Parametrization, cls: Any, hyper: dict[str, Any]) -> Steps:
     hyper = {"lr": 1e-3} | ({"weight_decay": 0.0} if default(cls, "weight_decay") else {}) | hyper
     only = {k: hyper.pop(k) for k in ("only", "no_decay") if k in hyper}
 
-    def moved(optimizer: Any, copies: Mapping[str, nn.Parameter]) -> dict[str, Sums]:
+    def moved(optimizer: Any, copies: Mapping[str, nn.Parameter]) -> dict[str, tuple[Tensor, Tensor]]:
         held = {id(q) for group in optimizer.param_groups for q in group["params"]}
         before = {n: q.detach().clone() for n, q in copies.items() if id(q) in held and q.grad is not None}
         optimizer.step()
         found = {}
         for n, start in before.items():
             g, d = copies[n].grad.double(), (copies[n].detach() - start).double()  # type: ignore[union-attr]
-            found[n] = Sums(max(0.0, -float((g * d).sum())), float(g.square().sum()), g.numel())
+            found[n] = (-g * d, g)
         return found
 
     def copied(parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> dict[str, nn.Parameter]:
@@ -332,17 +366,22 @@ def one_step(p: Parametrization, cls: Any, hyper: dict[str, Any]) -> Steps:
             copies[n].grad = g.detach().clone()
         return copies
 
-    def model_step(parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> dict[str, Sums]:
+    def model_step(
+        parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]
+    ) -> dict[str, tuple[Tensor, Tensor]]:
         copies = copied(parameters, gradients)
         return moved(p.optimizer(cls, model=_Holder(copies), **only, **hyper), copies)
 
-    def base_step(parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> dict[str, Sums]:
+    def base_step(
+        parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]
+    ) -> dict[str, tuple[Tensor, Tensor]]:
         copies = copied(parameters, gradients)
         chosen = {p._trial.twins[n] for n in choose(p.rows, only.get("only"))} if p._trial else set[str]()
         return moved(cls([q for n, q in copies.items() if n in chosen], **hyper), copies)
 
-    power = 2.0 if family(cls, hyper).rate == "u/s" and cls.__name__ != "Adadelta" else 1.0
-    return Steps(model_step, base_step, power)
+    law = family(cls, hyper)
+    power = 2.0 if law.rate == "u/s" and cls.__name__ != "Adadelta" else 1.0
+    return Steps(model_step, base_step, power, entrywise=law.shape == Shape() and law.rate != "spectral")
 
 
 class _Holder(nn.Module):
