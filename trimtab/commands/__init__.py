@@ -6,6 +6,6 @@ loads none of it.
 
 Reading order as a user meets them: `demo`, `explain`, `check` (with `made_up`, a batch where there is no
 data), `train`, `new`, `sweep` (with `display`, its live progress), `status`, `retry`, `transfer` (with
-`transfer_tables`), `report`, `limit` (with `limit_tables`), `doctor`. `options` has the types that the
-options share.
+`transfer_tables`), `report`, `limit` (with `limit_tables`), `data`, `doctor`. `options` has the types that
+the options share.
 """

@@ -28,7 +28,7 @@ class Display:
         self.first: tuple[float, float, int] | None = (
             None  # when, what was spent and how many cells were finished then
         )
-        self.drawn, self.over = 0.0, False
+        self.drawn, self.shown = 0.0, 0  # when, and of how many cells the last whole line spoke
 
     def __enter__(self) -> Display:
         self.bar.start()
@@ -54,7 +54,7 @@ class Display:
         """Called by the driver."""
         now = time.monotonic()
         early = self.first is not None and now - self.drawn < (0.5 if self.live else LINE)
-        if self.over or (early and self.live):
+        if early and self.live:
             return
         try:
             counts, (spent, whole), best, under_way = (
@@ -66,9 +66,12 @@ class Display:
         except TrimtabError:
             return
         ended, total = counts["done"] + counts["diverged"] + counts["failed"], sum(counts.values())
-        self.over = not self.live and ended == total
-        if total == 0 or (early and not self.over):  # the last line is always written, and once
+        finished = not self.live and ended == total
+        # the last line of a round is always written, and once; a search then adds cells and goes on
+        if total == 0 or (finished and self.shown == total) or (early and not finished):
             return
+        if finished:
+            self.shown = total
         self.drawn = now
         if self.first is None:
             self.first = (now, spent, ended)

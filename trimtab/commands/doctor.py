@@ -1,5 +1,5 @@
-"""`trimtab doctor`: what a sweep stands on, tried out: versions, devices, threads, and the folder's file
-system.
+"""`trimtab doctor`: what trimtab stands on, tried out: versions, extras, devices, threads, data sets, and the
+folder's file system.
 
 A store needs three things of a file system, and network folders do not always keep them: a lock that excludes
 a second process, an fsync that returns, a rename that replaces.
@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
+from importlib import metadata
 from pathlib import Path
 
+from trimtab.commands.data import describe
 from trimtab.commands.options import Positional
 from trimtab.errors import InputError
 
+DEVELOPERS = ("dev", "docs")  # extras that users do not need
 LOCK = (
     "import sqlite3, sys\ntry:\n    sqlite3.connect(sys.argv[1], timeout=0.2, "
     "isolation_level=None).execute('BEGIN IMMEDIATE')\nexcept sqlite3.OperationalError:\n    sys.exit(7)\n"
@@ -28,7 +32,7 @@ LOCK = (
 
 @dataclasses.dataclass
 class Doctor:
-    """Versions, devices and threads, and whether a folder's file system keeps what a sweep needs."""
+    """Versions, extras, devices, data sets, and whether a folder's file system keeps what a sweep needs."""
 
     folder: Positional[str] = "."
     """The folder a store is going to lie in."""
@@ -37,6 +41,7 @@ class Doctor:
         """Print what was found; exit code 1 if the folder cannot hold a store."""
         import torch
 
+        from trimtab.data.places import root
         from trimtab.sweeps.driver import versions
 
         folder = Path(self.folder)
@@ -45,16 +50,18 @@ class Doctor:
         for name, value in versions().items():
             print(f"  {name:10s} {value}")
         print(f"  {'sqlite':10s} {sqlite3.sqlite_version}")
-        devices = [
-            "cpu",
-            *(f"cuda:{i} {torch.cuda.get_device_name(i)}" for i in range(torch.cuda.device_count())),
-        ]
-        print(f"  devices    {', '.join(devices)}")
+        print(f"  devices    {', '.join(devices())}")
         print(
             f"  threads    {os.cpu_count()} cores, torch uses {torch.get_num_threads()}; a sweep's workers "
             "use one each"
         )
-        print(f"  data       TRIMTAB_DATA={os.environ.get('TRIMTAB_DATA') or '(not set)'}")
+        for extra, words in extras().items():
+            print(f"  [{extra}]".ljust(13) + words)
+        print(
+            f"  data       TRIMTAB_DATA={os.environ.get('TRIMTAB_DATA') or '(not set)'}, looked in {root()}"
+        )
+        for line in describe(root()):
+            print(f"  {'':10s} {line}")
         print(f"  free       {shutil.disk_usage(folder).free / 1e9:.1f} GB in {folder.resolve()}")
         faults = probe(folder)
         for name, words in faults.items():
@@ -64,6 +71,41 @@ class Doctor:
             return 1
         print("all good.")
         return 0
+
+
+def devices() -> list[str]:
+    """What torch can compute on here."""
+    import torch
+
+    found = ["cpu"]
+    found += [f"cuda:{i} {torch.cuda.get_device_name(i)}" for i in range(torch.cuda.device_count())]
+    return found + (["mps"] if torch.backends.mps.is_available() else [])
+
+
+def extras() -> dict[str, str]:
+    """{extra: the packages it asks for, with their versions or how to install them}, from trimtab's own
+    metadata; those of developers are left out."""
+    asked: dict[str, list[str]] = {}
+    try:
+        lines = metadata.requires("trimtab") or []
+    except metadata.PackageNotFoundError:  # run from a folder, not installed
+        return {}
+    for line in lines:
+        found = re.match(r"([\w.-]+).*extra == ['\"]([\w-]+)['\"]", line)
+        if found and found[2] not in DEVELOPERS:
+            asked.setdefault(found[2], []).append(found[1])
+    return {extra: _installed(extra, packages) for extra, packages in asked.items()}
+
+
+def _installed(extra: str, packages: list[str]) -> str:
+    words = []
+    for package in packages:
+        try:
+            words.append(f"{package} {metadata.version(package)}")
+        except metadata.PackageNotFoundError:
+            words.append(f"{package} is not installed")
+    cure = f": pip install 'trimtab[{extra}]'" if any("is not" in word for word in words) else ""
+    return ", ".join(words) + cure
 
 
 def probe(folder: Path) -> dict[str, str | None]:

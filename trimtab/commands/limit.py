@@ -231,7 +231,8 @@ def _points(options: Limit, problems: list[str]) -> tuple[np.ndarray, np.ndarray
         x, y = source.batch("train", options.seed, 0, options.points)
         if not x.is_floating_point() or y.ndim != 1:
             raise InputError(
-                f"data: must be a set of labelled images, got {options.data!r}. Try digits or cifar10."
+                f"data: must be a set of labelled images, got {options.data!r}. Try digits, cifar10 or "
+                "fashion-mnist."
             )
         return x.flatten(1).double().numpy(), np.where(y.numpy() % 2 == 0, 1.0, -1.0)
     except TrimtabError as error:

@@ -35,7 +35,7 @@ model_options = {{ branch_scale = 0.5773502691896258 }}  # further arguments of 
 # overrides = {{}}                   # what trimtab.parametrize takes, as {{ "head.*" = "readout" }}
 # gamma0 = 1.0                     # richness: how far features move, 1 as in the base
 
-data = "digits"                    # digits, cifar10, images, text, teacher,
+data = "digits"                    # digits, cifar10, fashion-mnist, images, text, teacher,
                                    # or your own data(split, seed, step): "file.py:data"
 # data_options = {{}}                # further arguments of the data, as {{ px = 16 }} of cifar10
 # loss = "cross-entropy"           # mse, or your own loss(output, batch): "file.py:loss";
@@ -62,11 +62,24 @@ steps = 200
 # dtype = "float32"                # float64, or bfloat16 (autocast)
 # device = "cpu"                   # cuda, cuda:1, mps
 # compile = false                  # torch.compile
+# log = "tensorboard:logs"         # an example: also wandb, or your own log(step, metrics): "file.py:log"
 
 [budget]
 cell_seconds = 600                 # wall clock of one run; default 3600
 # retries = 0                      # of a run that raised
 # checkpoint_seconds = 30.0        # between checkpoints of a run
+
+[search]
+adaptive = false                   # true: not the whole grid, only the runs that decide (docs/sweeps.md)
+# runs = 200                       # an example: the budget, runs at most; default none
+# flops = 1e15                     # an example: of training, likewise
+# hours = 3.0                      # an example: of training, summed over runs
+# optimum_octaves = 1.0            # an example: of every optimum's interval; default: the verdict decides
+# drift_octaves = 0.2              # width of the drift's interval that is narrow enough
+# seeds = 6                        # an example: of one value at most; default: twice those above
+# beyond = 8                       # steps past each end of the axis that may be tried
+# hp = "lr"                        # an example: the axis that is searched; default lr or the only one
+# metric = "train_loss"            # or test_loss
 """
 
 

@@ -58,6 +58,9 @@ def _lines(store: Store, counts: Mapping[str, int], best: tuple[float, dict[str,
     if best is not None:
         lines.append(f"best so far: loss {best[0]:.4g} at {run_name(best[1])}")
     lines += [f"failed {cell}: {last_line(error)}" for cell, error in store.errors()]
+    from trimtab.refinement.sweeping import asks_next
+
+    lines += asks_next(store)
     if counts["failed"]:
         lines.append(f"trimtab retry {store.path} --failed runs them again")
     return lines

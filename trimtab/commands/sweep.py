@@ -21,6 +21,9 @@ class Sweep:
     """Processes."""
     threads: int = 1
     """Threads of each process."""
+    ray: Text = None
+    """Train as tasks of a Ray cluster: local (a Ray of --workers slots for this call), auto (the one that
+    runs on this machine) or HOST:PORT of its head. A cluster runs whatever code it is sent."""
 
     def run(self) -> int:
         """Run or resume; the exit code is 0, 4 if some cells failed, 130 if it was interrupted."""
@@ -28,7 +31,8 @@ class Sweep:
 
         from trimtab.commands.display import Display
         from trimtab.commands.status import count, describe, last_line
-        from trimtab.sweeps.driver import Stopped, sweep
+        from trimtab.refinement.sweeping import sweep
+        from trimtab.sweeps.driver import Stopped
         from trimtab.sweeps.store import Store
 
         refuse_missing_devices(self.config)
@@ -36,7 +40,13 @@ class Sweep:
         try:
             with display:
                 outcome = sweep(
-                    self.config, self.store, workers=self.workers, threads=self.threads, progress=display
+                    self.config,
+                    self.store,
+                    workers=self.workers,
+                    threads=self.threads,
+                    engine="local" if self.ray is None else "ray",
+                    address=self.ray or "local",
+                    progress=display,
                 )
         except Stopped as error:
             print(f"trimtab: {error}", file=sys.stderr)

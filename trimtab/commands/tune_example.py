@@ -30,7 +30,8 @@ gamma0 = {{ log2 = [-4, 2] }}        # richness: how far features move
 
 [run]                              # what all runs share: keys as in sweep.toml, which `trimtab new` explains
 model = "mlp"                      # mlp, resnet, vit, gpt, hf:llama, or your own build(width, depth)
-data = "digits"                    # digits, cifar10, images, text, teacher, or your own: "file.py:data"
+data = "digits"                    # digits, cifar10, fashion-mnist, images, text, teacher,
+                                   # or your own: "file.py:data"
 optimizer = "adamw"                # sgd, adam, adamw, muon
 batch_size = 64
 steps = 100

@@ -3,5 +3,5 @@
 Reading order: `config` (a run by its numbers), `catalogue` (names), `user_code` and `published` (models that
 are not ours), `toml` (files), `losses`, `tasks` (a configuration made real: model, data, loss, plan),
 `training` (one run), `fleet` (many at once), `fleet_rule` (which of the two), `results`, `checkpoints`,
-`arithmetic` (within what two runs have the same bits).
+`loggers`, `arithmetic` (within what two runs have the same bits).
 """

@@ -28,6 +28,7 @@ Count = Field(ge=1)
 OPTIMIZERS = ("sgd", "adam", "adamw", "muon")
 SCHEDULES = ("constant", "cosine", "linear", "step")
 DEVICES = ("cpu", "cuda", "mps")
+LOGS = ("tensorboard", "wandb")
 DECAYS = ("constant", "rate", "cosine")
 SIGNS = {"greater_than_equal": ">=", "greater_than": ">", "less_than_equal": "<=", "less_than": "<"}
 VERSION = 2  # of what a run's fields mean: another one where the same fields would give other numbers
@@ -69,8 +70,8 @@ class RunConfig(BaseModel):
     numbers}."""
 
     data: str = "digits"
-    """A zoo name (digits, cifar10, images, text, teacher) or your own pkg.mod:data, called with (split, seed,
-    step)."""
+    """A zoo name (digits, cifar10, fashion-mnist, images, text, teacher) or your own pkg.mod:data, called
+    with (split, seed, step)."""
     data_options: dict[str, Any] = {}
     loss: str | None = None
     """cross-entropy, mse ((f - y)^2 / 2 summed over outputs) or your own pkg.mod:loss, called with (output,
@@ -113,6 +114,9 @@ class RunConfig(BaseModel):
     fleet: int = Field(1, ge=1, le=4096)
     """Slots of the fleet this run trains in, 1: it trains alone. The two differ in rounding, so this is part
     of a run's name; a sweep fills it in."""
+    log: str | None = Field(None, exclude=True)
+    """Where the run's numbers go while it trains: tensorboard:DIR, wandb, or your own pkg.mod:function,
+    called with (step, metrics). No part of the run's name."""
     version: Literal[2] = VERSION
     """Of what these fields mean. A store's cells of another version are read, never mixed with new ones."""
     sources: dict[str, str] = {}
@@ -136,7 +140,7 @@ class RunConfig(BaseModel):
 
     def replace(self, **numbers: Any) -> RunConfig:
         """This configuration with some fields replaced, validated again."""
-        return RunConfig(**{**self.model_dump(), **numbers})
+        return RunConfig(**{**self.model_dump(), "log": self.log, **numbers})
 
     @property
     def test_limit(self) -> int:
@@ -275,6 +279,9 @@ def _training_faults(c: dict[str, Any], bad: set[str]) -> list[Fault]:
         found.append(Fault("warmup", "must end before the run does", f"{c['warmup']} of {c['steps']} steps"))
     if c["loss"] == "cross-entropy" and c["data"] == "teacher":
         found.append(Fault("loss", "the teacher gives numbers, not classes: pass loss = 'mse'"))
+    log = c["log"]
+    if isinstance(log, str) and log.split(":")[0] not in LOGS and not catalogue.is_own(log):
+        found.append(catalogue.unknown("log", log, LOGS))
     if str(c["device"]).split(":")[0] not in DEVICES:
         found.append(catalogue.unknown("device", str(c["device"]), DEVICES, own=False))
     return found

@@ -30,8 +30,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from trimtab.errors import InputError
-from trimtab.runs import checkpoints
+from trimtab.runs.checkpoints import Keeper, keeper
 from trimtab.runs.config import RunConfig, decay, rate
+from trimtab.runs.loggers import replay
 from trimtab.runs.results import RunResult, conclude, has_diverged
 from trimtab.runs.tasks import SHARED, Task, open_task, prepare
 from trimtab.runs.training import Interrupted, evaluate_model
@@ -54,7 +55,7 @@ TOGETHER = (SHARED - {"gamma0"}) | {
 def run(
     configs: Sequence[RunConfig],
     *,
-    checkpoint: Path | str | None = None,
+    checkpoint: Path | str | Keeper | None = None,
     every: float = 30.0,
     progress: Callable[[int, list[float]], None] | None = None,
     stop: Callable[[], bool] | None = None,
@@ -73,19 +74,22 @@ def run(
     >>> [r.state for r in run([base.replace(lr=lr) for lr in (0.05, 0.1, 1e4)])]
     ['done', 'done', 'diverged']
     """
-    return Fleet(configs, checkpoint).go(every, progress, stop)
+    results = Fleet(configs, checkpoint).go(every, progress, stop)
+    for config, result in zip(configs, results, strict=True):
+        replay(config, result)
+    return results
 
 
 class Fleet:
     """Runs under way together. Row r of the stacked tensors is member `rows[r]`; rows beyond the members
     repeat the first."""
 
-    def __init__(self, configs: Sequence[RunConfig], checkpoint: Path | str | None = None):
+    def __init__(self, configs: Sequence[RunConfig], checkpoint: Path | str | Keeper | None = None):
         self.configs = list(configs)
         _alike(self.configs)
         self.tasks: list[Task] = [prepare(c) for c in self.configs]
         self.task = self.tasks[0]
-        self.path = None if checkpoint is None else Path(checkpoint)
+        self.keeper = keeper(checkpoint)
         begun = [s.begin(c.seed) for s, c in zip(self.tasks, self.configs, strict=True)]
         models, self.plans = [model.train() for model, _ in begun], [plan for _, plan in begun]
         self.skeleton = copy.deepcopy(models[0]).to(
@@ -108,8 +112,8 @@ class Fleet:
         self.losses: list[list[float]] = [[] for _ in models]
         self.tests: list[list[tuple[int, float, float | None]]] = [[] for _ in models]
         self.step_done, self.seconds, self.said = 0, 0.0, []
-        if self.path is not None:
-            state, self.said = checkpoints.load(self.path)
+        if self.keeper is not None:
+            state, self.said = self.keeper.load()
             if state is not None and state["configs"] == [c.hash for c in self.configs]:
                 self._restore(state)
         self._numbers()
@@ -189,7 +193,7 @@ class Fleet:
             if progress is not None:
                 progress(step, losses)
             self._evaluate(step + 1)
-            if self.path is not None and time.perf_counter() - saved > every and step + 1 < steps:
+            if self.keeper is not None and time.perf_counter() - saved > every and step + 1 < steps:
                 self.save()
                 saved = time.perf_counter()
         share = self._elapsed() / len(self.configs)
@@ -338,7 +342,7 @@ class Fleet:
 
     def save(self) -> None:
         """Write the checkpoint, if there is a place for it."""
-        if self.path is not None:
+        if self.keeper is not None:
             state = dict(
                 configs=[c.hash for c in self.configs],
                 theta=self.theta,
@@ -349,7 +353,7 @@ class Fleet:
                 step=self.step_done,
                 seconds=self._elapsed(),
             )
-            checkpoints.save(self.path, state)
+            self.keeper.save(state)
 
     def _restore(self, state: dict[str, Any]) -> None:
         self.theta, self.moments, self.fixed = state["theta"], state["moments"], state["fixed"]

@@ -27,7 +27,8 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         content = place.read_bytes().decode("utf-8")
     except OSError as error:
         raise InputError(
-            f"{place} could not be read: {error.strerror}. `trimtab new {place}` writes an example."
+            f"{place} could not be read: {error.strerror}. `trimtab new {place}` writes an example of a "
+            f"sweep, `trimtab new --tune {place}` one of a tune."
         ) from error
     except (UnicodeDecodeError, ValueError) as error:
         raise InputError(f"{place} must be a TOML file in UTF-8: {error}.") from error

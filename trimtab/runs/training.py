@@ -18,8 +18,9 @@ import torch
 from torch import nn
 
 from trimtab.errors import TrimtabError
-from trimtab.runs import checkpoints
+from trimtab.runs.checkpoints import Keeper, keeper
 from trimtab.runs.config import RunConfig, decay, rate
+from trimtab.runs.loggers import evaluation, open_logger
 from trimtab.runs.losses import count_correct, length
 from trimtab.runs.results import RunResult, Tested, conclude, has_diverged
 from trimtab.runs.tasks import Task, prepare
@@ -34,7 +35,7 @@ class Interrupted(TrimtabError):
 def run(
     config: RunConfig,
     *,
-    checkpoint: Path | str | None = None,
+    checkpoint: Path | str | Keeper | None = None,
     every: float = 30.0,
     progress: Callable[[int, float, float], None] | None = None,
     stop: Callable[[], bool] | None = None,
@@ -42,7 +43,8 @@ def run(
     """Train once.
 
     Args:
-        checkpoint: file to resume from and to write to; removed by the caller when the result is safe.
+        checkpoint: file to resume from and to write to, or another keeper; removed by the caller when the
+            result is safe.
         every: seconds between checkpoints.
         progress: called after each step with (step, loss, learning rate of the base).
         stop: asked before each step; when it says yes the run is checkpointed and `Interrupted` is raised.
@@ -57,10 +59,10 @@ def run(
 class Run:
     """A run under way: model, optimizers and curves, which is what a checkpoint holds."""
 
-    def __init__(self, config: RunConfig, checkpoint: Path | str | None = None):
+    def __init__(self, config: RunConfig, checkpoint: Path | str | Keeper | None = None):
         self.config = config
         self.task: Task = prepare(config)
-        self.path = None if checkpoint is None else Path(checkpoint)
+        self.keeper = keeper(checkpoint)
         self.model, self.plan = self.task.begin(config.seed)
         self.model.train()
         self.optimizers = _optimizers(config, self.plan)
@@ -72,14 +74,14 @@ class Run:
         self.tests: list[Tested] = []
         self.seconds = 0.0
         self.said: list[str] = []
-        if self.path is not None:
-            state, self.said = checkpoints.load(self.path)
+        if self.keeper is not None:
+            state, self.said = self.keeper.load()
             if state is not None and state["config"] == config.hash:
                 self._restore(state)
             elif state is not None:
                 self.said.append(
-                    f"the checkpoint {self.path} is of another configuration: this run begins anew and will "
-                    "replace it."
+                    f"the checkpoint {self.keeper.name} is of another configuration: this run begins anew "
+                    "and will replace it."
                 )
         self.callable: Any = torch.compile(self.model) if config.compile else self.model
 
@@ -91,7 +93,7 @@ class Run:
     ) -> RunResult:
         config, saved = self.config, time.perf_counter()
         self._begun, self._should_stop = saved, stop or (lambda: False)
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), open_logger(config) as log:
             self._evaluate(len(self.losses))  # what a stop cut short
             for step in range(len(self.losses), config.steps):
                 if self._should_stop():
@@ -103,7 +105,11 @@ class Run:
                 if progress is not None:
                     progress(step, loss, config.lr * rate(step, config))
                 self._evaluate(step + 1)
-                if self.path is not None and time.perf_counter() - saved > every and step + 1 < config.steps:
+                if log is not None:
+                    metrics = {"loss": loss, "lr": config.lr * rate(step, config)}
+                    log(step + 1, metrics | self._evaluation(step + 1))
+                due = time.perf_counter() - saved > every and step + 1 < config.steps
+                if self.keeper is not None and due:
                     self.save()
                     saved = time.perf_counter()
         if config.device.startswith("cuda"):
@@ -136,6 +142,10 @@ class Run:
             self._leave()
         self.tests.append((step, *found))
 
+    def _evaluation(self, step: int) -> dict[str, float]:
+        """What an evaluation at this step found; {} where there was none."""
+        return evaluation(*self.tests[-1][1:3]) if self.tests and self.tests[-1][0] == step else {}
+
     def step(self, step: int) -> float:
         """One update; the loss is that before it. A loss that is not finite makes no update."""
         config = self.config
@@ -162,7 +172,7 @@ class Run:
 
     def save(self) -> None:
         """Write the checkpoint, if there is a place for it."""
-        if self.path is None:
+        if self.keeper is None:
             return
         state = dict(
             config=self.config.hash,
@@ -172,7 +182,7 @@ class Run:
             tests=self.tests,
             seconds=self._elapsed(),
         )
-        checkpoints.save(self.path, state)
+        self.keeper.save(state)
 
     def _restore(self, state: dict[str, Any]) -> None:
         self.model.load_state_dict(state["model"])

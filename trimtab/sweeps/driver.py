@@ -12,39 +12,35 @@ step and one checkpoint.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import json
 import os
-import queue
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trimtab.errors import InputError, TrimtabError
+from trimtab.errors import InputError
 from trimtab.files import looking_in
 from trimtab.runs.arithmetic import arithmetic, environment
 from trimtab.runs.config import VERSION
 from trimtab.runs.user_code import sources
 from trimtab.sweeps import grid
+from trimtab.sweeps.attempts import NO_SPACE
+from trimtab.sweeps.engines.choice import choose_engine
+from trimtab.sweeps.engines.job import Engine, Job, Stopped
+from trimtab.sweeps.engines.local import Local
 from trimtab.sweeps.grid import SweepConfig
 from trimtab.sweeps.owners import alive, new_owner
 from trimtab.sweeps.repair import open_for_work
 from trimtab.sweeps.store import Store, StoreError
 from trimtab.sweeps.units import choose_slots, cost, group
-from trimtab.sweeps.worker import DISK, NO_SPACE, folder_of
+from trimtab.sweeps.worker import folder_of
 
 COPY = 60.0  # seconds between copies of the store
-
-
-class Stopped(TrimtabError):
-    """The sweep stopped before its end and can be resumed with the same call."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +66,7 @@ def sweep(
     *,
     workers: int = 2,
     engine: str = "local",
+    address: str = "local",
     progress: Any = None,
     threads: int = 1,
 ) -> Outcome:
@@ -78,8 +75,10 @@ def sweep(
     Args:
         config: the path of a sweep.toml, a dict or a SweepConfig.
         store: the SQLite file; default: beside the file, as sweep.db.
-        workers: processes. threads: of each.
-        engine: "local".
+        workers: units under way at once. A cluster takes as many as it has room for. threads: of each.
+        engine: "local" (processes of this machine) or "ray" (tasks of a Ray cluster; the extra `ray`).
+        address: of the cluster: "local" (a Ray of `workers` slots for this call), "auto" (the one running on
+            this machine), or HOST:PORT of its head.
         progress: an object with `update(store, running)`, called twice a second, and `stopping(running)`,
             called when the sweep is interrupted and waits for this many workers, and `note(text)`; None is
             silent.
@@ -88,45 +87,54 @@ def sweep(
         InputError: everything that is wrong with the sweep, before any work.
         Stopped: Ctrl-C, or a disk that is full: call again to go on.
     """
-    problems = []
-    if engine != "local":
-        problems.append(f"engine: only 'local' is there in this version: got {engine!r}")
+    problems: list[str] = []
+    chosen = choose_engine(engine, address, problems)
     if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
         problems.append(f"workers: must be >= 1: got {workers!r}")
     if store is None and not isinstance(config, str | Path):
         problems.append("store: name the SQLite file of a sweep that is not read from a file")
-    if problems:
+    if problems or chosen is None:
         raise InputError("\n".join(["trimtab sweep:", *(f"  - {p}" for p in problems)]))
     made = grid.read(config)
+    if made.search is not None:
+        raise InputError("search: this runs whole grids; trimtab.sweep(...) runs an adaptive sweep.")
     text = Path(config).read_text() if isinstance(config, str | Path) else None
     place = Path(store) if store is not None else Path(config).with_suffix(".db")  # type: ignore[arg-type]
     if not place.parent.is_dir():
         raise InputError(f"the store's folder must exist: there is no {place.parent.resolve()}.")
     with looking_in(made.folder):
-        return Driver(made, place, workers, threads, text, progress).go()
+        return Driver(made, place, workers, threads, text, progress, engine=chosen).go()
 
 
 class Driver:
     """One call of `sweep`."""
 
     def __init__(
-        self, config: SweepConfig, path: Path, workers: int, threads: int, text: str | None, progress: Any
+        self,
+        config: SweepConfig,
+        path: Path,
+        workers: int,
+        threads: int,
+        text: str | None,
+        progress: Any,
+        *,
+        engine: Callable[[Job], Engine] = Local,
     ):
-        self.config, self.path, self.workers, self.threads, self.text, self.progress = (
-            config,
-            path,
-            workers,
-            threads,
-            text,
-            progress,
-        )
+        self.config, self.path, self.threads, self.text, self.progress = config, path, threads, text, progress
         self.begun = time.monotonic()
-        self.mark = new_owner()
         self.said: list[str] = []
         self.opened: Store | None = None
-        self.alive: dict[str, int] = {}
-        self.births = 0
         self.filled = self.interrupted = self.supervising = False
+        self.engine = engine(
+            Job(
+                path=path,
+                mark=new_owner(),
+                config=config,
+                workers=workers,
+                threads=threads,
+                say=self._say,
+            )
+        )
 
     def go(self) -> Outcome:
         fresh = not self.path.exists()
@@ -158,12 +166,6 @@ class Driver:
         if self.progress is not None:
             self.progress.note(text)
 
-    def _no_space(self, why: str) -> str:
-        return (
-            f"the disk that holds {self.path} is full, or the store cannot be written ({why}). What was "
-            "finished is safe: free some space and run the same command again."
-        )
-
     def _leave_nothing(self, fresh: bool) -> None:
         """A store that this call made and that holds no cell goes again."""
         if self.opened is not None:
@@ -179,7 +181,7 @@ class Driver:
         for line in told:
             self._say(line)
         self._take_back()
-        server = self._start_server()  # it loads torch while the cells are made
+        self.engine.start(self.store)
         before = (
             signal.signal(signal.SIGINT, self._interrupt)
             if threading.current_thread() is threading.main_thread()
@@ -188,10 +190,10 @@ class Driver:
         try:
             self._fill()
             self.filled = self.supervising = True
-            server = self._supervise(server)
+            self._supervise()
         finally:
             self.supervising = True  # from here on a first Ctrl-C only hastens what is done anyway
-            self._close(server)
+            self._close()
             if before is not None:
                 signal.signal(signal.SIGINT, before)
         counts = self.store.counts()
@@ -204,8 +206,7 @@ class Driver:
             )
         return outcome
 
-    # -- cells
-    # --------------------------------------------------------------------------------------------------------
+    # -- cells -----------------------------------------------------------------------------------------------
 
     def _fill(self) -> None:
         """Add the cells that are missing, each with its unit."""
@@ -281,102 +282,29 @@ class Driver:
             if not alive(owner):
                 self.store.release(owner, crashed=True)
 
-    # -- workers ---------------------------------------------------------------------------------------------
+    # -- work ------------------------------------------------------------------------------------------------
 
-    def _start_server(self) -> subprocess.Popen[bytes]:
-        folder = folder_of(self.path)
-        settings = dict(
-            store=str(self.path.resolve()),
-            budget=self.config.budget,
-            folder=None if self.config.folder is None else str(self.config.folder),
-            threads=self.threads,
-            log=str((folder / "workers.log").resolve()),
-        )
-        path = os.pathsep.join([*(p or os.getcwd() for p in sys.path), os.environ.get("PYTHONPATH", "")])
-        process = subprocess.Popen(
-            [sys.executable, "-m", "trimtab.sweeps.worker_server", json.dumps(settings)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-            env=os.environ | environment(self.threads) | {"PYTHONPATH": path},
-        )
-        self.messages: queue.SimpleQueue[str] = (
-            queue.SimpleQueue()
-        )  # the one queue a signal handler may put into
-        assert process.stdout is not None
-        threading.Thread(target=_listen, args=(process.stdout, self.messages), daemon=True).start()
-        return process
-
-    def _order(self, server: subprocess.Popen[bytes], text: str) -> None:
-        assert server.stdin is not None
-        try:
-            server.stdin.write((text + "\n").encode())
-            server.stdin.flush()
-        except (BrokenPipeError, ValueError):
-            pass  # it is gone; `_supervise` notices
-
-    def _supervise(self, server: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
-        """Keep the wanted number of workers until nothing is left to do; returns the server that is there
-        then."""
+    def _supervise(self) -> None:
+        """Keep the engine busy until nothing is left to do."""
         copied = time.monotonic()
-        while True:
+        while not self.interrupted:
             counts = self.store.counts()
             left = counts["waiting"] + counts["running"]
-            if not left and not self.alive:
+            if not left and not self.engine.running:
                 break
-            if self.interrupted:
-                break
-            while counts["waiting"] and len(self.alive) < min(
-                self.workers, counts["waiting"] + len(self.alive)
-            ):
-                self.births += 1
-                owner = f"{self.mark}/{self.births}"
-                self.alive[owner] = 0
-                self._order(server, f"spawn {owner}")
+            self.engine.fill(counts["waiting"])
             if self.progress is not None:
-                self.progress.update(self.store, len(self.alive))
-            if self._hear(0.5 if left else 0.1):
-                self._close(server, kill=True)
-                for owner in list(self.alive):
-                    self.store.release(owner, crashed=True)
-                self.alive.clear()
-                server = self._start_server()
+                self.progress.update(self.store, self.engine.running)
+            self.engine.listen(0.5 if left else 0.1)
             if time.monotonic() - copied > COPY:
                 copied = time.monotonic()
                 self.store.copy()
-            if left and not counts["waiting"] and not self.alive:
+            if left and not counts["waiting"] and not self.engine.running:
                 self._take_back()  # what runs belongs to another driver; it may have died
         if self.progress is not None:
-            self.progress.update(self.store, len(self.alive))
+            self.progress.update(self.store, self.engine.running)
         if not self.interrupted:
             self.store.copy()
-        return server
-
-    def _hear(self, wait: float) -> bool:
-        """Take the server's messages; True when it is gone."""
-        try:
-            message = self.messages.get(timeout=wait)
-        except queue.Empty:
-            return False
-        while True:
-            word, *rest = message.split()
-            if word == "gone":
-                return not self.interrupted
-            if word == "born":
-                self.alive[rest[0]] = int(rest[1])
-            if word == "died":
-                self.alive.pop(rest[0], None)
-                code = int(rest[1])
-                try:
-                    self.store.release(rest[0], crashed=True)
-                except StoreError:
-                    code = DISK
-                if code == DISK:
-                    raise Stopped(self._no_space(_last_line(self.path)))
-            try:
-                message = self.messages.get_nowait()
-            except queue.Empty:
-                return False
 
     def _interrupt(self, *_: Any) -> None:
         if self.interrupted:  # asked twice: at once
@@ -384,47 +312,11 @@ class Driver:
         self.interrupted = True
         if not self.supervising:
             raise KeyboardInterrupt  # not an Exception: no handler of a fault may take it for one
-        self.messages.put("interrupted")  # wakes whoever waits for the workers
+        self.engine.wake()
 
-    def _close(self, server: subprocess.Popen[bytes], *, kill: bool = False) -> None:
-        """Let the workers checkpoint and release, then close the pipe they live by.
-
-        There is no deadline here: a worker leaves after the step it is in, and whoever does not want to wait
-        for that asks twice.
-        """
-        if not kill and self.alive and server.poll() is None:
-            self._order(server, "stop")
-            if self.interrupted and self.progress is not None:
-                self.progress.stopping(len(self.alive))
-            while self.alive:
-                try:
-                    message = self.messages.get(timeout=1.0)
-                except queue.Empty:
-                    if server.poll() is not None:
-                        break
-                    continue
-                if message.startswith("died"):
-                    self.alive.pop(message.split()[1], None)
-                if message == "gone":
-                    break
-        assert server.stdin is not None
-        for pid in self.alive.values():
-            if pid:
-                _kill(pid)
-        with contextlib.suppress(BrokenPipeError):
-            server.stdin.close()
-        try:
-            server.wait(1.0)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
-        if not kill:
-            for owner in list(self.alive):
-                try:
-                    self.store.release(owner, crashed=True)
-                except StoreError:
-                    break
-            self.alive.clear()
+    def _close(self) -> None:
+        shown = self.progress if self.interrupted else None
+        self.engine.close(None if shown is None else shown.stopping)
 
 
 def versions() -> dict[str, str]:
@@ -446,21 +338,3 @@ def _command() -> str:
     return " ".join(["trimtab" if name in ("cli.py", "trimtab", "__main__.py") else name, *sys.argv[1:]])[
         :500
     ]
-
-
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-
-
-def _listen(pipe: Any, messages: queue.Queue[str]) -> None:
-    for line in pipe:
-        messages.put(line.decode().strip() or "ready")
-    messages.put("gone")
-
-
-def _last_line(path: Path) -> str:
-    try:
-        return (folder_of(path) / "workers.log").read_text(errors="replace").strip().splitlines()[-1][-300:]
-    except (OSError, IndexError):
-        return "no message"

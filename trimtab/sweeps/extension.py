@@ -17,7 +17,7 @@ from trimtab.errors import InputError
 from trimtab.files import create_text
 from trimtab.sweeps import grid
 
-TABLES = ("axes", "run", "budget")
+TABLES = ("axes", "run", "budget", "search")
 
 
 def extend(

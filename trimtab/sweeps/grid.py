@@ -26,14 +26,16 @@ from trimtab.runs.config import RunConfig
 from trimtab.runs.toml import read_toml
 from trimtab.runs.user_code import source_file, sources
 from trimtab.sweeps.horizons import Lengths, Point, fields_of, place, read_lengths, split_base
+from trimtab.sweeps.search import AdaptiveSearch, read_search
 
 LARGEST = 1_000_000  # cells
 MOST = 4096  # slots of a fleet
 KEYS = (
     *("name", "schemes", "base", "widths", "depths", "batches", "tokens", "sizes", "centre", "seeds"),
-    *("run", "axes", "fleet", "budget"),
+    *("run", "axes", "fleet", "budget", "ray", "search"),
 )
 BUDGET = {"cell_seconds": 3600.0, "retries": 0, "checkpoint_seconds": 30.0}
+RAY = ("num_cpus", "num_gpus", "memory", "files")
 # fields of a run that the sweep itself fills in
 TAKEN = ("width", "depth", "base", "scheme", "seed", "fleet", "version", "sources")
 USERS = {
@@ -60,8 +62,10 @@ class SweepConfig:
         fleet: runs trained together: "auto" (by the rule of `trimtab.slots`), a number, or 1 (each alone).
         budget: "cell_seconds" (wall clock of one run), "retries" (of a run that raised),
             "checkpoint_seconds".
+        ray: what a task asks of a cluster ("num_cpus", "num_gpus", "memory" in bytes), and "files" to send.
         folder: of the file it was read from, where `file.py:function` is looked for first; None: it has no
             file.
+        search: how an adaptive sweep goes on and ends; None: the whole grid is run.
     """
 
     name: str
@@ -76,6 +80,8 @@ class SweepConfig:
     folder: Path | None = None
     lengths: Lengths | None = None
     points: tuple[Point, ...] = ()
+    ray: dict[str, Any] = field(default_factory=dict)
+    search: AdaptiveSearch | None = None
 
     def __len__(self) -> int:
         return (
@@ -118,6 +124,8 @@ class SweepConfig:
         more: dict[str, Any] = {}
         if self.lengths is not None:
             more = dict(lengths=self.lengths._asdict(), points=[list(p) for p in self.places])
+        if self.search is not None:
+            more["search"] = self.search.model_dump(exclude_none=True)
         return more | dict(
             name=self.name,
             schemes=list(self.schemes),
@@ -166,6 +174,27 @@ def read(config: str | Path | Mapping[str, Any] | SweepConfig) -> SweepConfig:
     return made
 
 
+def from_plain(plain: Mapping[str, Any], folder: Path | None = None) -> SweepConfig:
+    """A sweep again from its `plain`, as a store keeps it."""
+    lengths = plain.get("lengths")
+    search = plain.get("search")
+    return SweepConfig(
+        name=plain["name"],
+        schemes=tuple(plain["schemes"]),
+        base=(plain["base"][0], plain["base"][1]),
+        sizes=tuple((w, d) for w, d in plain["sizes"]),
+        axes={key: tuple(values) for key, values in plain["axes"].items()},
+        seeds=tuple(plain["seeds"]),
+        run=dict(plain["run"]),
+        fleet=plain["fleet"],
+        budget=dict(plain["budget"]),
+        folder=folder,
+        lengths=None if lengths is None else Lengths(**lengths),
+        points=tuple(Point(*p) for p in plain.get("points", ())),
+        search=None if search is None else AdaptiveSearch(**search),
+    )
+
+
 def _validate(c: dict[str, Any]) -> tuple[SweepConfig | None, list[Fault]]:
     found = [catalogue.unknown("sweep", key, KEYS, own=False, kind="key") for key in c if key not in KEYS]
     name, base = c.get("name", "sweep"), c.get("base")
@@ -189,6 +218,8 @@ def _validate(c: dict[str, Any]) -> tuple[SweepConfig | None, list[Fault]]:
     axes = _axes(c.get("axes", {}), run, found)
     lengths = read_lengths(c, given, run, axes, found)
     fleet, budget = _fleet(c, found), _budget(c.get("budget", {}), found)
+    ray = read_ray(c.get("ray", {}), found)
+    search = read_search(c.get("search"), axes, run, found)
     if found or sizes is None or seeds is None or not _pair(base):
         return None, found + _run_faults(run, axes)
     made = SweepConfig(
@@ -203,6 +234,8 @@ def _validate(c: dict[str, Any]) -> tuple[SweepConfig | None, list[Fault]]:
         budget=budget,
         lengths=lengths,
         points=_points(c, sizes, lengths, base),
+        ray=ray,
+        search=search,
     )
     if len(made) > LARGEST:
         found.append(Fault("axes", f"the grid has {len(made):,} cells, at most {LARGEST:,} are allowed"))
@@ -355,6 +388,23 @@ def _budget(budget: Any, found: list[Fault]) -> dict[str, float]:
             least = ">= 0" if key == "retries" else "> 0"
             found.append(Fault(f"budget.{key}", f"must be a number {least}", repr(value)))
     return {**BUDGET, **{k: v for k, v in budget.items() if k in BUDGET}}
+
+
+def read_ray(table: Any, found: list[Fault]) -> dict[str, Any]:
+    """The table [ray]: resources of a task, and files for the nodes."""
+    if not isinstance(table, Mapping):
+        found.append(Fault("ray", "must be a table", repr(table)))
+        return {}
+    for key, value in table.items():
+        if key not in RAY:
+            found.append(catalogue.unknown("ray", key, RAY, own=False, kind="key"))
+        elif key == "files":
+            if not isinstance(value, list | tuple) or not all(isinstance(v, str) and v for v in value):
+                found.append(Fault("ray.files", "must be a list of file names or patterns", repr(value)))
+        elif not _number(value) or value < 0 or (key != "num_gpus" and value == 0):
+            least = ">= 0" if key == "num_gpus" else "> 0"
+            found.append(Fault(f"ray.{key}", f"must be a number {least}", repr(value)))
+    return dict(table)
 
 
 def _run_faults(run: Mapping[str, Any], axes: Mapping[str, tuple[Any, ...]]) -> list[Fault]:

@@ -8,7 +8,6 @@ too: killed at any moment and called again, only what is missing runs.
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -55,11 +54,11 @@ class Rounds(Driver):
         self.config = replace(self.listed, runs=more)
         return bool(more)
 
-    def _supervise(self, server: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
+    def _supervise(self) -> None:
         while True:
-            server = super()._supervise(server)
+            super()._supervise()
             if self.interrupted or not self._ask():
-                return server
+                return
             super()._fill()
 
 

@@ -326,6 +326,12 @@ class Store:
             self._seal_failed()
         return changed
 
+    def holds(self, claim: Claim) -> bool:
+        """Whether a claim is still the newest of its cells."""
+        tokens = dict(zip(claim.cells, claim.tokens, strict=True))
+        query = "SELECT cell, token FROM cells WHERE unit = ? AND state = 'running'"
+        return any(tokens.get(cell) == token for cell, token in self._read(query, claim.unit))
+
     def owners(self) -> list[str]:
         """Who holds claims."""
         return [
@@ -371,7 +377,7 @@ class Store:
         with self._writing():
             for cell, state, result, curves, error in outcomes:
                 text = None if result is None else json.dumps(json_ready(result), sort_keys=True)
-                data = None if curves is None else _pack(curves)
+                data = None if curves is None else pack_curves(curves)
                 changed = self._db.execute(
                     "UPDATE cells SET state = ?, result = ?, error = ?, sha = ?, owner = NULL, lease = "
                     "NULL, accepted = accepted + 1 WHERE cell = ? AND token = ? AND state = 'running'",
@@ -535,8 +541,7 @@ class Store:
             raise StoreError(
                 f"the store {self.path} is damaged: the curves of cell {cell} do not match their SHA-256."
             )
-        with np.load(io.BytesIO(found[0][-1]), allow_pickle=False) as held:
-            return {key: held[key] for key in held.files}
+        return unpack_curves(found[0][-1])
 
     # -- sections of a report --------------------------------------------------------------------------------
 
@@ -614,8 +619,19 @@ def _sha(cell: str, state: str, result: str | None, error: str | None, data: byt
     return digest.hexdigest()
 
 
-def _pack(curves: Mapping[str, Any]) -> bytes:
+def pack_curves(curves: Mapping[str, Any]) -> bytes:
+    """Curves as the bytes that are stored and sent."""
     buffer = io.BytesIO()
     held: dict[str, Any] = {key: np.asarray(value) for key, value in curves.items()}
     np.savez_compressed(buffer, **held)
     return buffer.getvalue()
+
+
+def unpack_curves(data: bytes) -> dict[str, np.ndarray]:
+    """The curves in these bytes.
+
+    >>> unpack_curves(pack_curves({"loss": [2.0, 1.0]}))["loss"].tolist()
+    [2.0, 1.0]
+    """
+    with np.load(io.BytesIO(data), allow_pickle=False) as held:
+        return {key: held[key] for key in held.files}
