@@ -2,19 +2,25 @@
 docs/check.md's table.
 
     python experiments/check_calibration.py measure FOLDER    sweep every set-up, resumable; one CSV row each
-    python experiments/check_calibration.py check             check every measured set-up; add its verdict
+    python experiments/check_calibration.py evidence          a row for each line of docs/evidence.md that is
+                                                              about the learning rate
+    python experiments/check_calibration.py check [WORD ...]  check every measured set-up; add its verdict
     python experiments/check_calibration.py table             put the table into docs/check.md
 
 The sweeps need TRIMTAB_DATA (tiny Shakespeare, CIFAR-10). FOLDER keeps their stores; results stand in
 check_calibration.csv beside this file, so that the check can be judged again without measuring again.
 """
 
+import copy
 import csv
 import dataclasses
+import json
 import logging
 import sys
+import tomllib
 from pathlib import Path
 
+import evidence
 import torch
 
 import trimtab
@@ -27,7 +33,7 @@ BEGIN, END = "<!-- calibration: begin -->", "<!-- calibration: end -->"
 COLUMNS = (
     "name", "scheme", "optimizer", "axis", "sizes", "runs",
     "measured", "drift", "low", "high", "optima", "regret",
-    "base_lr", "check", "why", "notes",
+    "base_lr", "check", "why", "notes", "set_up",
 )  # fmt: skip
 TEXT = dict(data="text", data_options=dict(context=16), batch_size=8, steps=100, warmup=10, schedule="linear")
 DIGITS = dict(data="digits", batch_size=64)
@@ -122,57 +128,113 @@ def measure(folder: Path) -> None:
             continue
         trimtab.sweep(case.grid, folder / f"{case.key}.db", workers=1)
         found = trimtab.transfer(folder / f"{case.key}.db", over=case.axis, scheme=case.scheme)
-        row = dict(
-            name=case.name, scheme=case.scheme, optimizer=case.run["optimizer"], axis=case.axis,
-            sizes=" ".join(map(str, case.sizes)), runs=int(found.optima["n"].sum()), measured=found.verdict,
-            drift=f"{found.drift.slope:.3f}", low=f"{found.drift.low:.3f}", high=f"{found.drift.high:.3f}",
-            optima=" ".join(f"{v:.2f}" for v in found.optima["log2"]),
-            regret=f"{float(found.regret['regret'].iloc[-1]):.4f}",
-            base_lr=f"{float(found.optima['optimum'].iloc[0]):.6g}",
-        )  # fmt: skip
+        row = summary(case.name, case.run, case.scheme, found)
         write([*read().values(), row])
         print(*row.values(), flush=True)
 
 
+def from_evidence() -> None:
+    """A row for every line of the experiments that judges the rate of a model that trimtab scales."""
+    for folder in evidence.folders():
+        for line in evidence.question(folder).get("lines", []):
+            found = None if _other(folder, line) else evidence.judged(folder, line)
+            if found is None:
+                continue
+            run, base = _set_up(folder, line)
+            row = summary(f"{folder.name}: {line['label']}", run, line["scheme"], found)
+            row["set_up"] = json.dumps(dict(run=run, base=base), sort_keys=True)
+            rows = read()
+            row = {**rows.get(_key(row), {}), **row}
+            write([*(r for k, r in rows.items() if k != _key(row)), row])
+
+
+def _other(folder: Path, line: dict) -> bool:
+    """Lines that are not about the rate, repeat a line on other kernels or from other sizes, carry factors of
+    their own in the forward (`exponent`), have no branches, or use an optimizer that is not judged."""
+    return (
+        line.get("hp", "lr") != "lr"
+        or "least" in line
+        or folder.name == "exponent"
+        or any(word in line["label"] for word in ("SSE4.1", "no skip", "Muon"))
+    )
+
+
+def _set_up(folder: Path, line: dict) -> tuple[dict, list[int]]:
+    """What a line's sweep runs: its [run] table with the line's own values, and its base."""
+    files = evidence.question(folder)["stores"][line["store"]]
+    sweep = tomllib.loads((folder / files[0]).read_text())
+    run = copy.deepcopy(sweep["run"])
+    for name, value in line.get("where", {}).items():
+        *path, last = name.split(".")
+        table = run
+        for part in path:
+            table = table.setdefault(part, {})
+        table[last] = value
+    for key in ("model", "data"):
+        if ".py:" in run[key]:
+            run[key] = f"experiments/{folder.name}/{run[key]}"
+    return run, sweep["base"]
+
+
+def _key(row: dict) -> str:
+    return "-".join((row["name"], row["axis"], row["scheme"]))
+
+
+def summary(name: str, run: dict, scheme: str, found) -> dict:
+    """What a sweep says, as a row."""
+    return dict(
+        name=name, scheme=scheme, optimizer=run["optimizer"], axis=found.over,
+        sizes=" ".join(str(int(v)) for v in found.optima[found.over]), runs=int(found.optima["n"].sum()),
+        measured=found.verdict, drift=f"{found.drift.slope:.3f}", low=f"{found.drift.low:.3f}",
+        high=f"{found.drift.high:.3f}", optima=" ".join(f"{v:.2f}" for v in found.optima["log2"]),
+        regret=f"{float(found.regret['regret'].iloc[-1]):.4f}",
+        base_lr=f"{float(found.optima['optimum'].iloc[0]):.6g}",
+    )  # fmt: skip
+
+
 def check_all(words: list[str]) -> None:
-    """The check of every measured case, or of those whose name has one of some words, at the base's best
+    """The check of every measured set-up, or of those whose name has one of some words, at the base's best
     rate."""
     rows = read()
-    for case in cases():
-        row = rows.get("-".join((case.name, case.axis, case.scheme)))
-        if row is None or (words and not any(word in case.key for word in words)):
+    runs = {"-".join((c.name, c.axis, c.scheme)): (c.run, c.base) for c in cases()}
+    for key, row in rows.items():
+        if words and not any(word in key for word in words):
             continue
-        found = checked(case, float(row["base_lr"]))
+        stored = json.loads(row["set_up"]) if row.get("set_up") else None
+        run, base = (stored["run"], stored["base"]) if stored else runs[key]
+        found = checked(row, run, tuple(base))
         first = found.culprits or (found.unsure if found.verdict == "INCONCLUSIVE" else [])
         row["check"] = found.verdict
         row["why"] = f"{first[0].module} {first[0].quantity} {first[0].slope:+.2f}" if first else ""
         row["notes"] = "; ".join(n for n in found.notes if "inner" in n)
-        print(
-            row["name"],
-            row["axis"],
-            row["scheme"],
-            row["measured"],
-            row["check"],
-            row["why"],
-            row["notes"],
-            flush=True,
-        )
-    write(rows.values())
+        write(rows.values())
+        print(key, row["measured"], row["check"], row["why"], flush=True)
 
 
-def checked(case: Case, lr: float):
-    config = RunConfig(**case.run, width=case.base[0], depth=case.base[1], scheme=case.scheme, lr=lr)
+def checked(row: dict, run: dict, base: tuple[int, int]):
+    """`trimtab.check` of one set-up at the base's best rate."""
+    lr, sizes = float(row["base_lr"]), [int(v) for v in row["sizes"].split()]
+    config = RunConfig(**run, width=base[0], depth=base[1], scheme=row["scheme"], lr=lr)
     own = prepare(config)
-    optimizer = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[case.run["optimizer"]]
-    hyper = {} if case.run["optimizer"] == "sgd" else {"weight_decay": config.weight_decay}
-    sizes = {"widths": None, "depths": None} | {case.axis + "s": list(case.sizes)}
+    name = run["optimizer"]
+    optimizer = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[name]
+    hyper = {"momentum": config.momentum} if name == "sgd" else {"weight_decay": config.weight_decay}
     return trimtab.check(
-        own.build, **sizes, base=case.base, data=lambda step: own.batch(0, step), scheme=case.scheme,
-        optimizer=optimizer, lr=lr, hyper=hyper,
+        own.build, **({"widths": None, "depths": None} | {row["axis"] + "s": sizes}), base=base,
+        data=lambda step: own.batch(0, step), scheme=row["scheme"], optimizer=optimizer, lr=lr, hyper=hyper,
     )  # fmt: skip
 
 
 AGREE = {("transfers", "PASS"): "yes", ("drifts", "FAIL"): "yes"}
+
+
+def agreement(row: dict) -> str:
+    """Whether the two verdicts agree: "yes", "no", or who of them cannot tell."""
+    if row["measured"] == "cannot tell":
+        return "sweep cannot tell"
+    if row["check"] == "INCONCLUSIVE":
+        return "check cannot tell"
+    return AGREE.get((row["measured"], row["check"]), "**no**")
 
 
 def table() -> None:
@@ -184,11 +246,7 @@ def table() -> None:
     ]
     rows = list(read().values())
     for r in rows:
-        agrees = (
-            "undecided"
-            if r["measured"] == "cannot tell"
-            else AGREE.get((r["measured"], r["check"]), "**no**")
-        )
+        agrees = agreement(r)
         told = r["why"] or ("inner matrices slow down" if r["notes"] else "")
         drift = f"{float(r['drift']):+.2f} ({float(r['low']):+.2f} to {float(r['high']):+.2f})"
         size = f"{r['axis']} {r['sizes'].replace(' ', ', ')}"
@@ -205,9 +263,8 @@ def table() -> None:
         lines.append(f"| {' | '.join(cells)} |")
     before, _, rest = DOCS.read_text().partition(BEGIN)
     DOCS.write_text("\n".join([before + BEGIN, *lines, END]) + rest.partition(END)[2])
-    decided = [r for r in rows if r["measured"] != "cannot tell"]
-    agreed = sum((r["measured"], r["check"]) in AGREE for r in decided)
-    print(f"{len(rows)} set-ups, {len(decided)} decided, {agreed} of them agree")
+    told = [agreement(r) for r in rows]
+    print({word: told.count(word) for word in sorted(set(told))})
 
 
 if __name__ == "__main__":
@@ -215,6 +272,8 @@ if __name__ == "__main__":
     logging.getLogger("transformers").setLevel(logging.ERROR)
     if sys.argv[1] == "measure":
         measure(Path(sys.argv[2]))
+    elif sys.argv[1] == "evidence":
+        from_evidence()
     elif sys.argv[1] == "check":
         check_all(sys.argv[2:])
     elif sys.argv[1] == "table":

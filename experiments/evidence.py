@@ -89,7 +89,14 @@ def question(folder: Path) -> dict:
 
 def slim(table: pd.DataFrame) -> pd.DataFrame:
     """What the pages need: the columns that vary, the results, six digits."""
-    swept = [c for c in table if c not in DROP and c not in KEEP and table[c].map(repr).nunique() > 1]
+    swept = [
+        c
+        for c in table
+        if c not in DROP
+        and c not in KEEP
+        and not c.startswith("sources.")
+        and table[c].map(repr).nunique() > 1
+    ]
     out = table[[c for c in KEEP if c in table] + swept].copy()
     for column in ("train_loss", "test_loss", "accuracy", "initial_loss", "seconds", "lr"):
         out[column] = out[column].map(lambda v: float(f"{v:.6g}"))

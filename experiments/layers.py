@@ -23,6 +23,7 @@ IDEAS = {
     "reporting": "the page",
     "limits": "finite runs against theory",
     "tuning": "tune small, train big",
+    "refinement": "adaptive sweeps",
     "optima": "best rates, drift, verdict",
     "sweeps": "many runs that lose nothing",
     "coordinates": "the coordinate check",

@@ -3,7 +3,8 @@ docs/proof.md.
 
 python experiments/proof_scatter.py measure rows.csv [--draws 3] [--only structures|families] [--names gpt2
 ...]
-python experiments/proof_scatter.py table rows.csv            prints false alarms by bound, for docs/proof.md
+python experiments/proof_scatter.py faults faults.csv         the planted faults of the tests, one draw each
+python experiments/proof_scatter.py table rows.csv faults.csv  alarms and misses by bound, for docs/proof.md
 
 A plan is read once for each model and size; each further draw is rescaled by the laws found (`p.on`) and
 tried again.
@@ -19,6 +20,7 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "parametrization"))
 
 import trimtab
 from structures import CASES
@@ -94,18 +96,38 @@ def measure(path, draws, only, names, sizes):
                 f.flush()
 
 
+def faults(path):
+    """The planted faults of tests/parametrization/test_proof.py; one that is refused has no rows."""
+    import pytest
+    import test_proof
+
+    with open(path, "w", newline="") as f:
+        for name, (plant, model, size) in test_proof.PLANTED.items():
+            case = CASES[model]
+            with pytest.MonkeyPatch.context() as patch:
+                plant(patch)
+                try:
+                    more = {"example": case.example, "overrides": case.overrides}
+                    p = test_proof.proven(case.build, size, **more)
+                except TrimtabError:
+                    continue
+            csv.writer(f).writerows(lines(name, str(size), 0, p.proof))
+
+
 def rows(path):
     with open(path) as f:
         return [dict(zip(COLUMNS, r, strict=True)) for r in csv.reader(f)]
 
 
-def alarms(found, bound, total):
+def alarms(found, bound, total, few=64):
     """(model, size, draw) -> whether any kind of it is beyond the bound, or its total beyond its own."""
     said = {}
     for r in found:
         key = (r["model"], r["size"], r["draw"])
         said.setdefault(key, False)
-        if r["verdict"].startswith(("untested", "not claimed")) or not r["change"]:
+        if r["verdict"].startswith(("untested", "not claimed", "far")) or not r["change"]:
+            continue
+        if r["kind"] != "total" and int(r["entries"]) < few:  # the verdict's own FEW
             continue
         off = max(abs(float(r["change"])), abs(float(r["gradient"] or 0)))
         said[key] |= off > math.log(total if r["kind"] == "total" else bound)
@@ -114,7 +136,7 @@ def alarms(found, bound, total):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("command", choices=["measure", "table"])
+    parser.add_argument("command", choices=["measure", "faults", "table"])
     parser.add_argument("paths", nargs="+")
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--only", choices=["structures", "families"])
@@ -124,6 +146,8 @@ def main():
     torch.set_num_threads(1)
     if args.command == "measure":
         measure(args.paths[0], args.draws, args.only, args.names, args.sizes)
+    elif args.command == "faults":
+        faults(args.paths[0])
     else:
         print(table(*args.paths))
 
