@@ -4,12 +4,12 @@ VENV := .venv
 RUN := OMP_NUM_THREADS=1 $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
-.PHONY: install test test-slow test-sets test-full demo lint bench experiments evidence clean
+.PHONY: install test test-slow test-sets test-full demo lint docs dist bench experiments evidence clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install -q -c constraints.txt torch
-	$(VENV)/bin/python -m pip install -q -c constraints.txt -e ".[dev,hf,images]"
+	$(VENV)/bin/python -m pip install -q -c constraints.txt -e ".[dev,hf,images,docs,ray,optuna]"
 	touch $@
 
 install: $(STAMP)
@@ -36,6 +36,15 @@ lint: $(STAMP)
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/pyright
 	$(VENV)/bin/lint-imports
+
+# The site, every warning an error: build/docs/index.html.
+docs: $(STAMP)
+	$(RUN) docs/generate.py --check
+	$(RUN) -m sphinx -q -W --keep-going -b html docs build/docs
+
+# Wheel and sdist.
+dist: $(STAMP)
+	$(RUN) -m build -q --outdir dist
 
 demo: $(STAMP)
 	$(RUN) -m trimtab.cli demo

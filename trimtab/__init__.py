@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from trimtab.optima.transfers import Transfer, transfer
     from trimtab.parametrization.horizons.decay import Decay
     from trimtab.parametrization.horizons.horizon import Horizon
+    from trimtab.parametrization.mup_projects import from_mup
     from trimtab.parametrization.planning import parametrize
     from trimtab.parametrization.result import Parametrization
     from trimtab.parametrization.rules import Scheme
+    from trimtab.refinement.sweeping import sweep
     from trimtab.reporting.page import report
-    from trimtab.sweeps.driver import sweep
     from trimtab.tuning.result import Tuned
     from trimtab.tuning.tuner import tune
 
@@ -29,13 +30,14 @@ __version__ = "0.1.0"
 
 _HOME = {
     "parametrize": "parametrization.planning",
+    "from_mup": "parametrization.mup_projects",
     "check": "coordinates.checks",
     "Check": "coordinates.verdicts",
     "Parametrization": "parametrization.result",
     "Horizon": "parametrization.horizons.horizon",
     "Decay": "parametrization.horizons.decay",
     "Scheme": "parametrization.rules",
-    "sweep": "sweeps.driver",
+    "sweep": "refinement.sweeping",
     "transfer": "optima.transfers",
     "Transfer": "optima.transfers",
     "report": "reporting.page",
@@ -60,6 +62,7 @@ __all__ = [
     "TrimtabError",
     "Tuned",
     "check",
+    "from_mup",
     "parametrize",
     "report",
     "sweep",

@@ -17,6 +17,8 @@ A command is a file of `trimtab.commands`. None loads torch, pandas or rich befo
     trimtab report   sweep.db -o report.html    the same as one offline page
     trimtab limit    --width 64,128,256 --depth 4,8,inf -o limit.html    finite networks beside the infinite
     one
+    trimtab data get cifar10                    from its official address, resumable, checksummed
+    trimtab doctor                              versions, extras, devices, data sets
 
 Exit codes: 0 good; 1 the verdict is no; 2 the input is wrong (all faults at once, no traceback); 3 cannot
 tell; 4 finished but some cells failed; 130 interrupted and resumable.
@@ -31,6 +33,7 @@ import sys
 from typing import Annotated, Any, NoReturn
 
 from trimtab.commands.check import Check
+from trimtab.commands.data import Data
 from trimtab.commands.demo import Demo
 from trimtab.commands.doctor import Doctor
 from trimtab.commands.explain import Explain
@@ -67,7 +70,7 @@ class Version:
 
 COMMANDS = (
     *(Demo, Explain, Scale, Check, Train, New, Sweep, Tune, Status, Retry, Transfer, Report, Limit),
-    *(Doctor, Version),
+    *(Data, Doctor, Version),
 )
 
 

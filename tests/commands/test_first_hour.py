@@ -487,6 +487,7 @@ def test_the_example_shows_every_key_at_its_default():
         "",
         {
             **grid.BUDGET,
+            **{k: f.default for k, f in grid.AdaptiveSearch.model_fields.items()},
             **{k: f.default for k, f in RunConfig.model_fields.items()},
             "centre": [32, 3],
             "batches": None,
@@ -497,6 +498,7 @@ def test_the_example_shows_every_key_at_its_default():
         "": set(grid.KEYS),
         "run": set(RunConfig.model_fields) - set(grid.TAKEN) - {"lr"},
         "budget": set(grid.BUDGET),
+        "search": set(grid.AdaptiveSearch.model_fields),
     }
     seen = {name: set(shown[""] if not name else shown[""][name]) for name in named}
     for line in EXAMPLE.format(name="sweep.toml").splitlines():
