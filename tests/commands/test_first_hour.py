@@ -492,6 +492,8 @@ def test_the_example_shows_every_key_at_its_default():
             "centre": [32, 3],
             "batches": None,
             "tokens": None,
+            **dict.fromkeys(grid.RAY),
+            "num_gpus": 0,
         },
     )
     named = {
@@ -499,6 +501,7 @@ def test_the_example_shows_every_key_at_its_default():
         "run": set(RunConfig.model_fields) - set(grid.TAKEN) - {"lr"},
         "budget": set(grid.BUDGET),
         "search": set(grid.AdaptiveSearch.model_fields),
+        "ray": set(grid.RAY),
     }
     seen = {name: set(shown[""] if not name else shown[""][name]) for name in named}
     for line in EXAMPLE.format(name="sweep.toml").splitlines():

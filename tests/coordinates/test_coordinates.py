@@ -286,7 +286,7 @@ def test_reused_modules_and_outputs_of_any_kind():
     "name",
     [
         "experts-not-all-visited",
-        "lerp",
+        "subtracted-branch",
         "rezero",
         "tiny-layer-scale",
         "added-in-place",

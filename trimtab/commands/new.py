@@ -80,6 +80,12 @@ adaptive = false                   # true: not the whole grid, only the runs tha
 # beyond = 8                       # steps past each end of the axis that may be tried
 # hp = "lr"                        # an example: the axis that is searched; default lr or the only one
 # metric = "train_loss"            # or test_loss
+
+[ray]                              # read by trimtab sweep --ray only
+# num_cpus = 1                     # an example: cores of a node that a task takes; default: a worker's threads
+# num_gpus = 0                     # GPUs that a task takes
+# memory = 2e9                     # an example: bytes that a task takes; default: not asked
+# files = ["mylib/*.py"]           # an example: more of your own files for the nodes
 """
 
 
