@@ -244,12 +244,12 @@ def _points(options: Limit, problems: list[str]) -> tuple[np.ndarray, np.ndarray
 def section(found: Answer, options: Limit) -> dict[str, Any]:
     """What the report shows of it."""
     from trimtab.commands.limit_tables import tables
-    from trimtab.limits.approach import plain
+    from trimtab.files import json_ready
 
     case = f"{options.activation}, {options.points} points of {options.data}"
     title = f"The infinite network: {case}, rate {options.lr:g}, {options.steps} steps"
     content = {"title": title, "verdict": found.verdict, "text": TEXT}
-    return plain(content | {"figures": found.figures(), "tables": tables(found)})
+    return json_ready(content | {"figures": found.figures(), "tables": tables(found)})
 
 
 def _line(options: Limit) -> str:

@@ -82,7 +82,7 @@ adaptive = false                   # true: not the whole grid, only the runs tha
 # metric = "train_loss"            # or test_loss
 
 [ray]                              # read by trimtab sweep --ray only
-# num_cpus = 1                     # an example: cores of a node that a task takes; default: a worker's threads
+# num_cpus = 1                     # an example: cores that a task takes; default: a worker's threads
 # num_gpus = 0                     # GPUs that a task takes
 # memory = 2e9                     # an example: bytes that a task takes; default: not asked
 # files = ["mylib/*.py"]           # an example: more of your own files for the nodes

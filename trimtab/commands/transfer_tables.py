@@ -44,6 +44,12 @@ def details(every: Mapping[str, Mapping[str, Transfer]], mine: Mapping[str, Tran
     return Group(*parts)
 
 
+def titled(title: Text) -> Table:
+    """A table without lines, its title on the left."""
+    look: Any = dict(title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 1))
+    return Table(title=title, header_style="dim", **look)
+
+
 def drift_table(every: Mapping[str, Mapping[str, Transfer]]) -> Table:
     """One row per scheme, one column per axis."""
     first = next(iter(next(iter(every.values())).values()))
@@ -51,15 +57,7 @@ def drift_table(every: Mapping[str, Mapping[str, Transfer]]) -> Table:
         f"Drift of the optimum, {'log2 ' if first.axis == 'log2' else ''}per doubling (95 % interval)",
         style="bold",
     )
-    out = Table(
-        title=title,
-        title_justify="left",
-        title_style="",
-        box=None,
-        pad_edge=False,
-        padding=(0, 1),
-        header_style="dim",
-    )
+    out = titled(title)
     for name in ("scheme", *(f"over {over}" for over in every)):
         out.add_column(name)
     for scheme in next(iter(every.values())):
@@ -84,15 +82,7 @@ def optima_table(over: str, transfers: list[Transfer]) -> Table:
     title = Text(
         f"Best {hp_name(first.hp)} over {span(first)}" + (f", at {fixed}" if fixed else ""), style="bold"
     )
-    out = Table(
-        title=title,
-        title_justify="left",
-        title_style="",
-        box=None,
-        pad_edge=False,
-        padding=(0, 1),
-        header_style="dim",
-    )
+    out = titled(title)
     heads = (
         ("scheme", "left"),
         (over, "right"),
@@ -131,15 +121,7 @@ def rules_table(t: Transfer) -> Table:
     title = (
         f"The best rate goes as {t.over}^{_end(d.slope)} ({_end(d.low)} to {_end(d.high)}), against each rule"
     )
-    out = Table(
-        title=Text(title, style="bold"),
-        title_justify="left",
-        title_style="",
-        box=None,
-        pad_edge=False,
-        padding=(0, 1),
-        header_style="dim",
-    )
+    out = titled(Text(title, style="bold"))
     for name in ("rule", "exponent", "here", f"regret at {t.over} {t.optima[t.over].max():g}"):
         out.add_column(name)
     for rule in t.rules:

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from trimtab.errors import InputError, faults
+from trimtab.files import json_ready
 from trimtab.limits.powerlaws import Rate, along, amplitudes, fit_power
 from trimtab.theory import linear, simulate, solve, sweep_rates
 from trimtab.theory.problem import problem
@@ -128,7 +129,7 @@ class Limit:
             "kernels": self.kernels,
             "optimum": None if self.optimum is None else asdict(self.optimum),
         }
-        return plain(content)
+        return json_ready(content)
 
     def __str__(self) -> str:
         lines = [sentence(self)]
@@ -173,17 +174,6 @@ def _rate(rate: Rate, tolerance: float) -> dict[str, Any]:
     return asdict(rate) | dict(
         zip(("needed", "needed_low", "needed_high"), rate.needed(tolerance), strict=True)
     )
-
-
-def plain(value: Any) -> Any:
-    """What JSON can hold: arrays as lists, NaN and infinities null."""
-    if isinstance(value, dict):
-        return {str(k): plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple, np.ndarray)):
-        return [plain(v) for v in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 # -- running -------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ import numpy as np
 import pandas as pd
 
 from trimtab.errors import InputError
+from trimtab.files import json_ready
 from trimtab.optima.advice import NOTHING, Remedy, remedy, signatures
 from trimtab.optima.curves import Edge, logarithmic
 from trimtab.optima.drift import TOLERANCE, Drift, drift, runs_needed, seed_inflation, verdict
@@ -150,7 +151,7 @@ class Transfer:
         out["drift"], out["cost"] = self.drift._asdict(), {**self.cost._asdict(), "ratio": self.cost.ratio}
         out["remedy"] = dataclasses.asdict(self.remedy)
         out["rules"] = [dataclasses.asdict(rule) for rule in self.rules]
-        return plain(out)
+        return json_ready(out)
 
 
 class Transfers(dict[str, Transfer]):
@@ -463,14 +464,3 @@ def joint(
     score = -out["loss"] if metric == "accuracy" else out["loss"]
     out["best"] = score == score.groupby(out[over]).transform("min")
     return out[["width", "depth", hp2, *[c for c in out if c not in ("width", "depth", hp2)]]]
-
-
-def plain(value: Any) -> Any:
-    """What JSON can hold: numpy scalars unwrapped, NaN and infinities null."""
-    if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(v) for v in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from trimtab.errors import InputError
+from trimtab.files import json_ready
 from trimtab.optima.drift import worst_verdict
 from trimtab.optima.tables import (
     FINISHED,
@@ -27,7 +28,7 @@ from trimtab.optima.tables import (
     schemes,
     size_axes,
 )
-from trimtab.optima.transfers import Transfer, analyse, joint, plain
+from trimtab.optima.transfers import Transfer, analyse, joint
 from trimtab.optima.wording import between, hp_name, number, optimum, regret, sentence, short, slope, span
 from trimtab.reporting import figures as draw
 from trimtab.reporting.sections import attached_sections
@@ -84,7 +85,7 @@ def _origin(meta: Mapping[str, Any]) -> dict[str, Any]:
         "toml": str(meta.get("toml", "")),
         "versions": versions,
     }
-    config = json.dumps(plain(dict(meta.get("config") or {})), indent=2, ensure_ascii=False, default=str)
+    config = json.dumps(json_ready(dict(meta.get("config") or {})), indent=2, ensure_ascii=False, default=str)
     return {"meta": origin, "config": config}
 
 

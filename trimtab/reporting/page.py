@@ -21,8 +21,8 @@ import jinja2
 from markupsafe import Markup
 
 from trimtab.errors import InputError
+from trimtab.files import json_ready
 from trimtab.optima.tables import RunSource, Table, open_source
-from trimtab.optima.transfers import plain
 from trimtab.optima.wording import hp_name, number
 from trimtab.reporting.content import page_content
 from trimtab.reporting.sections import attached_section
@@ -98,7 +98,7 @@ def render_section(
 
 def fill_template(content: dict[str, Any]) -> str:
     """The page that says `content`, with its policy."""
-    figures = plain(content.pop("figures"))
+    figures = json_ready(content.pop("figures"))
     runs = content.pop("runs")
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True

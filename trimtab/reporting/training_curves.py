@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from trimtab.files import json_ready
 from trimtab.optima.tables import FINISHED, RunSource, Table, records
-from trimtab.optima.transfers import Transfer, plain
+from trimtab.optima.transfers import Transfer
 
 MOST, POINTS = 500, 120
 
@@ -80,6 +81,6 @@ def with_curves(source: RunSource, runs: list[dict[str, Any]]) -> list[dict[str,
         if not n:
             continue
         keep = np.unique(np.linspace(0, n - 1, min(n, POINTS)).round().astype(int))
-        losses = plain([float(f"{v:.4g}") for v in loss[keep]])
+        losses = json_ready([float(f"{v:.4g}") for v in loss[keep]])
         out.append(run | {"step": [int(v) for v in step[keep]], "loss": losses})
     return sorted(out, key=lambda r: (r["scheme"], r["width"], r["depth"], r["value"], r["seed"]))
