@@ -24,10 +24,11 @@ QUANTITIES = {"init": "initial scale", "lr": "learning rate", "weight_decay": "w
 
 
 def names() -> dict[str, Any]:
-    """{public name: object}: what `trimtab`, `trimtab.theory` and `trimtab.testing` promise."""
+    """{public name: object}: what `trimtab` and its modules theory, testing and trainers promise."""
     found = {f"trimtab.{name}": getattr(trimtab, name) for name in trimtab.__all__ if name != "theory"}
     found |= {f"trimtab.theory.{name}": getattr(trimtab.theory, name) for name in trimtab.theory.__all__}
-    return found | {"trimtab.testing.assert_transfers": trimtab.testing.assert_transfers}
+    found["trimtab.testing.assert_transfers"] = trimtab.testing.assert_transfers
+    return found | {f"trimtab.trainers.{n}": getattr(trimtab.trainers, n) for n in ("guard", "HuggingFace")}
 
 
 def members(cls: type) -> dict[str, Any]:

@@ -4,9 +4,9 @@
 
 For an MLP, a BatchNorm ResNet, a ViT and a GPT one sweep runs undisturbed on two workers. Then in each round
 it runs again on 1, 2 or 4 workers, every second round beside busy processes (one for each core), every third
-with a part of its cells first and the others added later. At a random moment, drawn over the time that the
-undisturbed sweep took, the command or one of its workers gets `kill -9`; the command is started again until
-it is finished. Rounds that end before it are compared too and not counted as kills. The models and the
+with a part of its cells first and the others added later. At a random moment the command or one of its
+workers gets `kill -9`, mostly while runs are under way; the command is started again until it is finished.
+Rounds that end before it are compared too and not counted as kills. The models and the
 comparison are those of tests/sweeps/test_same_numbers.py. Prints a line a round and the counts.
 """
 
@@ -53,12 +53,19 @@ def beside(number: int) -> Iterator[None]:
             process.kill()
 
 
-def disturb(path: Path, workers: int, moment: float, dice: random.Random) -> str:
-    """Run a sweep, kill one of its processes after `moment` seconds; what was killed."""
+def disturb(path: Path, workers: int, calm: float, dice: random.Random) -> str:
+    """Run a sweep and kill one of its processes: the command at a moment drawn over all the time it takes, or
+    a worker some time after the first one is there; what was killed."""
     process, store = start(path, workers), path.with_suffix(".db")
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.communicate(timeout=moment)
-        return NOTHING
+    if dice.random() < 0.3:
+        if _ended(process, dice.uniform(0.0, calm)):
+            return NOTHING
+    else:
+        while not processes(store)[1]:
+            if _ended(process, 0.1):
+                return NOTHING
+        if _ended(process, dice.uniform(0.0, 0.5 * calm)):
+            return NOTHING
     hands = processes(store)[1]
     if hands and dice.random() < 0.5:
         kill(dice.choice(hands))
@@ -69,6 +76,13 @@ def disturb(path: Path, workers: int, moment: float, dice: random.Random) -> str
     if not gone(store, 60.0):
         raise RuntimeError("workers outlive a killed command by a minute")
     return "the command"
+
+
+def _ended(process: subprocess.Popen[str], within: float) -> bool:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(within)
+        return True
+    return False
 
 
 def one_round(folder: Path, kind: str, number: int, calm: float, load: int, dice: random.Random) -> str:
@@ -82,7 +96,7 @@ def one_round(folder: Path, kind: str, number: int, calm: float, load: int, dice
             if code:
                 raise RuntimeError(said)
         path = grid(folder, kind, **run)
-        killed = disturb(path, workers, dice.uniform(0.0, 1.2) * calm, dice)
+        killed = disturb(path, workers, calm, dice)
         for _ in range(5):
             code, said = finish(path, dice.choice((1, 2, 4)), timeout=900)
             if not code:

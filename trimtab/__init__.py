@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from trimtab import testing as testing
     from trimtab import theory
+    from trimtab import trainers as trainers
     from trimtab.coordinates.checks import check
     from trimtab.coordinates.verdicts import Check
     from trimtab.errors import InputError, OptimizerError, StructureError, TrimtabError
@@ -73,7 +74,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("theory", "testing"):
+    if name in ("theory", "testing", "trainers"):
         return importlib.import_module(f"trimtab.{name}")
     if name in _HOME:
         value = getattr(importlib.import_module(f"trimtab.{_HOME[name]}"), name)
@@ -83,4 +84,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME, "theory", "testing"})
+    return sorted({*globals(), *_HOME, "theory", "testing", "trainers"})
