@@ -203,15 +203,11 @@ def test_lightning(tmp_path):
 
         def configure_optimizers(self):
             optimizer = self.made(self.net)
-            return [optimizer], [LambdaLR(optimizer, lambda t: t / STEPS)]
+            schedule = LambdaLR(optimizer, lambda t: t / STEPS)
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
-        def configure_gradient_clipping(
-            self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None
-        ):
+        def configure_gradient_clipping(self, optimizer, *_, **__):
             p.clip_grad_norm_(0.5, model=self.net)
-
-        def lr_scheduler_step(self, scheduler, metric):
-            scheduler.step()
 
     def fit(make):
         trainer = lightning.Trainer(
