@@ -1,4 +1,4 @@
-"""Every script of examples/ runs as a user runs it, at a small size, and says what its first lines promise."""
+"""Every script of examples/ runs as a user runs it, at a small size, and says what it promises."""
 
 import os
 import re
