@@ -1,4 +1,4 @@
-"""Every script of examples/ runs as a user runs it, at a small size, and says what it promises."""
+"""Every script and notebook of examples/ runs as a user runs it and says what it promises."""
 
 import os
 import re
@@ -40,3 +40,27 @@ def test_it_runs(name, tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     assert re.search(SAID[name], done.stdout), done.stdout
+
+
+NOTEBOOKS = {
+    "your_model": ["good\n", "FAIL\n", "PASS\n", "mixes parameters", "HorizonFactors(lr=0.5"],
+    "theory": ["depth  inf: 2.06090", "features are learned", "depth infinite: 0."],
+}
+
+
+def outputs(notebook):
+    return "".join(o.get("text", "") for cell in notebook.cells for o in cell.get("outputs", []))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_notebook_runs_and_says_what_it_is_kept_with(name, tmp_path):
+    nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed")
+    client = pytest.importorskip("nbclient", reason="nbclient is not installed")
+    pytest.importorskip("ipykernel", reason="ipykernel is not installed")
+    notebook = nbformat.read(EXAMPLES / "notebooks" / f"{name}.ipynb", 4)
+    kept = outputs(notebook)
+    options = dict(timeout=280, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}})
+    client.NotebookClient(notebook, **options).execute()
+    for words in NOTEBOOKS[name]:
+        assert words in kept and words in outputs(notebook), words
