@@ -10,6 +10,7 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install -q -c constraints.txt torch
 	$(VENV)/bin/python -m pip install -q -c constraints.txt -e ".[dev,hf,images,docs,ray,optuna]"
+	$(VENV)/bin/python -m pip install -q --no-deps mup==1.0.0  # a peer to compare with; its dependencies pull another torch
 	touch $@
 
 install: $(STAMP)
