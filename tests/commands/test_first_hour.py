@@ -490,6 +490,7 @@ def test_the_example_shows_every_key_at_its_default():
             **{k: f.default for k, f in grid.AdaptiveSearch.model_fields.items()},
             **{k: f.default for k, f in RunConfig.model_fields.items()},
             "centre": [32, 3],
+            **{"num_cpus": 1, "num_gpus": 0, "memory": None, "files": None},
             "batches": None,
             "tokens": None,
         },
@@ -499,6 +500,7 @@ def test_the_example_shows_every_key_at_its_default():
         "run": set(RunConfig.model_fields) - set(grid.TAKEN) - {"lr"},
         "budget": set(grid.BUDGET),
         "search": set(grid.AdaptiveSearch.model_fields),
+        "ray": set(grid.RAY),
     }
     seen = {name: set(shown[""] if not name else shown[""][name]) for name in named}
     for line in EXAMPLE.format(name="sweep.toml").splitlines():

@@ -69,6 +69,12 @@ cell_seconds = 600                 # wall clock of one run; default 3600
 # retries = 0                      # of a run that raised
 # checkpoint_seconds = 30.0        # between checkpoints of a run
 
+[ray]                              # of one task, with --ray local|auto|HOST:PORT (docs/sweeps.md)
+# num_cpus = 1                     # slots of a node it takes; default --threads
+# num_gpus = 0                     # GPUs it takes and sees
+# memory = 2e9                     # an example: bytes that Ray reserves for it; default none
+# files = ["tokens.bin"]           # an example: further files to send to the nodes; default none
+
 [search]
 adaptive = false                   # true: not the whole grid, only the runs that decide (docs/sweeps.md)
 # runs = 200                       # an example: the budget, runs at most; default none

@@ -81,6 +81,8 @@ class Cluster:
         self.shipment = Shipment() if self.address == "local" else pack_files(self.job.config)
         for line in self.shipment.notes:
             self.job.say(line)
+        if self.job.config.run.get("log"):
+            self.job.say("log: runs on a cluster are not logged; their curves are in the store.")
         try:
             self._connect(ray)
         except Exception:
