@@ -60,7 +60,8 @@ steps = 200
 # eval_every = 0                   # steps between evaluations on the test split; 0: at the end only
 # eval_examples = 1000             # an example: test examples, 0 none; default: a tenth of the cost
 # dtype = "float32"                # float64, or bfloat16 (autocast)
-# device = "cpu"                   # cuda, cuda:1, mps
+# precision = "bf16"               # an example: another way to say dtype, float32 or bf16
+# device = "cpu"                   # cuda, cuda:1, mps, or auto: the first of cuda, mps, cpu that is there
 # compile = false                  # torch.compile
 # log = "tensorboard:logs"         # an example: also wandb, or your own log(step, metrics): "file.py:log"
 

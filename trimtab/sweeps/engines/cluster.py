@@ -28,6 +28,7 @@ from trimtab.sweeps.engines import parcels
 from trimtab.sweeps.engines.cluster_task import Desk, Order, read_outcomes, remote_unit
 from trimtab.sweeps.engines.job import Job, Stopped
 from trimtab.sweeps.engines.shipment import Shipment, pack_files
+from trimtab.sweeps.placement import classes
 from trimtab.sweeps.store import LEASE, Claim, Store
 from trimtab.sweeps.worker import BEAT, checkpoint_of
 
@@ -119,7 +120,7 @@ class Cluster:
         given = self.job.config.ray
         return dict(
             num_cpus=given.get("num_cpus", self.job.threads),
-            num_gpus=given.get("num_gpus", 0),
+            num_gpus=given.get("num_gpus", int("cuda" in classes(self.job.config))),
             memory=given.get("memory"),
         )
 
