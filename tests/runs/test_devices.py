@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 from trimtab.errors import InputError
-from trimtab.runs import devices, fleet, fleet_rule, tasks, training
+from trimtab.runs import devices, fleet, fleet_rule, tasks
+from trimtab.runs.checkpoints import BytesKeeper
 from trimtab.runs.config import RunConfig
 from trimtab.runs.devices import OutOfMemory
 from trimtab.runs.training import Interrupted, Run, run
@@ -256,7 +257,6 @@ def cramped(twin, monkeypatch):
         return real(self, step, losses)
 
     monkeypatch.setattr(fleet.Fleet, "_descend", descend)
-    monkeypatch.setattr(fleet.Fleet, "step_unseen", fleet.Fleet.step_unseen)
     elements = fleet.Fleet([SMALL.replace(device="cuda", fleet=16)]).theta.numel() // 16
 
     def only(rows):
@@ -289,15 +289,9 @@ def test_a_unit_that_does_not_fit_fails_with_these_words_and_is_not_taken_apart(
     configs = [SMALL.replace(device="cuda", lr=lr, fleet=64) for lr in (0.05, 0.1)]
     claim = Claim("u", True, ("a", "b"), tuple(c.model_dump(mode="json") for c in configs), (1, 1), 1)
     budget = {"cell_seconds": 600.0, "retries": 0, "checkpoint_seconds": 3600.0}
-    ended = Attempt(claim, devices_keeper(), budget, {}).run()
+    ended = Attempt(claim, BytesKeeper(None, lambda content: None), budget, {}).run()
     assert [(o[0], o[1]) for o in ended.outcomes] == [("a", "failed"), ("b", "failed")]
     assert all("fleet = 16 fits" in o[4] and "Traceback" not in o[4] for o in ended.outcomes)
-
-
-def devices_keeper():
-    from trimtab.runs.checkpoints import BytesKeeper
-
-    return BytesKeeper(None, lambda content: None)
 
 
 def test_memory_does_not_decide_what_a_cell_is(twin, monkeypatch):
@@ -413,8 +407,3 @@ def test_cuda_is_asked_for_its_own_generator_its_own_memory_and_pinned_copies(mo
     asked.clear()
     gpu.move(torch.zeros(3).as_subclass(Host), torch.float32)
     assert asked == ["pin", ("cuda:1", True), ("cuda:1", False)]
-
-
-def test_training_is_the_only_place_that_asks_when_to_look():
-    assert devices.Device.look_every == 1 and devices.Cuda.look_every > 1 and devices.Mps.look_every > 1
-    assert training.settled(SMALL) is SMALL
