@@ -135,9 +135,12 @@ def test_a_connection_that_is_there_is_used_and_kept(tmp_path, address):
 
     ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     try:
-        table = {"base": [8, 3], "seeds": 1, "axes": {"lr": [0.1]}, "run": SMALL, "fleet": 1}
-        local, found, _ = both(tmp_path, table, "auto")
+        (tmp_path / "mine.py").write_text("def log(step, metrics):\n    pass\n")
+        logged = SMALL | {"log": "mine.py:log"}
+        table = {"base": [8, 3], "seeds": 1, "axes": {"lr": [0.1]}, "run": logged, "fleet": 1}
+        local, found, outcome = both(tmp_path, table, "auto")
         same(found, local)
+        assert any("not logged" in line for line in outcome.said)
         assert ray.is_initialized(), "a connection of somebody else's was closed"
         with pytest.raises(InputError, match=f"connected to the Ray cluster at {re.escape(address)}"):
             sweep(table, tmp_path / "other.db", engine="ray", address="127.0.0.1:1")
