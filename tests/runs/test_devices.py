@@ -169,6 +169,23 @@ def test_progress_hears_of_every_step_once(twin):
     assert heard == list(range(37))
 
 
+@pytest.mark.parametrize("together", [False, True], ids=["run", "fleet"])
+def test_a_run_on_a_device_is_looked_at_every_sixteen_steps(twin, monkeypatch, together):
+    config = SMALL.replace(
+        device="cuda", steps=48, eval_every=0, eval_examples=0, fleet=16 if together else 1
+    )
+    started = fleet.Fleet([config]) if together else Run(config)
+    looks = []
+    for name in ("item", "tolist", "__bool__", "__float__"):
+        real = getattr(torch.Tensor, name)
+        monkeypatch.setattr(
+            torch.Tensor, name, lambda t, name=name, real=real: looks.append((name, t.numel())) or real(t)
+        )
+    started.go(30.0, None, None)
+    rows = 16 if together else 1
+    assert looks == [("tolist", 16 * rows)] * 3
+
+
 def test_a_step_on_a_device_looks_at_no_number(hollow):
     """On meta `.item()`, `bool()` and `.tolist()` raise, and so do operations on two devices."""
     started = Run(SMALL.replace(device="cuda", clip=1.0, optimizer="adamw", schedule="cosine"))
