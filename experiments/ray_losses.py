@@ -2,9 +2,9 @@
 
     python experiments/ray_losses.py [--cells 200] [--kills 20]
 
-Two nodes x two slots train the cells of a small grid. While they do, tasks are killed -9 at random moments
-and one node is removed when half the cells are finished. Then every cell must have been accepted once, with
-the bits of the same cells trained by processes of this machine.
+Two nodes x two slots train the cells of a small grid. While they do, tasks are killed -9, spread over the
+whole sweep, and one node is removed when half the cells are finished. Then every cell must have been accepted
+once, with the bits of the same cells trained by processes of this machine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def grid(cells: int) -> dict[str, Any]:
         "depths": [3, 6],
         "seeds": max(1, cells // 20),
         "axes": {"lr": {"log2": [-7, 2], "step": 1}},
-        "run": {"steps": 120, "batch_size": 16, "eval_examples": 32},
+        "run": {"steps": 300, "batch_size": 16, "eval_examples": 32},
         "fleet": 1,
         "budget": {"checkpoint_seconds": 0.05},
     }
@@ -50,48 +50,68 @@ def results(path: Path) -> dict[str, tuple[Any, ...]]:
 
 
 def task_processes() -> list[int]:
-    """The processes that train now: Ray names them after their task."""
+    """The processes that train for this one: Ray names them after their task; their grandparent, by way of a
+    node's raylet, is whoever started the cluster."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                name = (entry / "cmdline").read_bytes().decode(errors="replace")
-            except OSError:
+                named = (entry / "cmdline").read_bytes().decode(errors="replace").startswith(TASK)
+                if named and _parent(_parent(int(entry.name))) == os.getpid():
+                    found.append(int(entry.name))
+            except (OSError, IndexError):
                 continue
-            if name.startswith(TASK):
-                found.append(int(entry.name))
     return found
 
 
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 class Trouble(threading.Thread):
-    """Kills tasks, and removes a node halfway."""
+    """Kills the k-th task when k of `wanted` + 1 parts of the cells are finished, and removes a node halfway.
+
+    Attributes:
+        kills: how many tasks were killed. removed_at: cells finished when the node went; None: it did not.
+        removed_with: tasks under way on both nodes at that moment.
+    """
 
     def __init__(self, cluster: Any, node: Any, store: Path, cells: int, wanted: int):
         super().__init__(daemon=True)
         self.cluster, self.node, self.store, self.cells, self.wanted = cluster, node, store, cells, wanted
-        self.kills, self.removed_at, self.over = 0, None, False
+        self.kills, self.removed_with, self.over = 0, 0, False
+        self.removed_at: int | None = None
 
     def run(self) -> None:
         dice = random.Random(0)
         while not self.over:
-            time.sleep(dice.uniform(0.1, 0.5))
-            pids = task_processes()
-            if pids and self.kills < self.wanted:
+            time.sleep(dice.uniform(0.02, 0.2))
+            pids, done = task_processes(), self._count()
+            if pids and self.kills < self.wanted and done >= self.kills * self.cells // (self.wanted + 1):
                 try:
                     os.kill(dice.choice(pids), signal.SIGKILL)
                     self.kills += 1
                 except ProcessLookupError:
                     continue
-            done = self._count()
-            if self.removed_at is None and done >= self.cells // 2:
-                self.removed_at = done
+            if self.removed_at is None and done >= self.cells // 2 and len(pids) > 2:
+                self.removed_at, self.removed_with = done, len(pids)  # more than one node's: its own die, too
                 self.cluster.remove_node(self.node, allow_graceful=False)
 
     def _count(self) -> int:
         if not self.store.exists():
             return 0
-        counts = Store(self.store).counts()
+        store = Store(self.store)
+        counts = store.counts()
+        store.close()
         return counts["done"] + counts["diverged"] + counts["failed"]
+
+
+def retries(path: Path) -> int:
+    """Attempts beyond the first, summed over cells; those lost with a node do not count as attempts."""
+    store = Store(path)
+    (found,) = store._read("SELECT SUM(attempts - 1) FROM cells")
+    store.close()
+    return int(found[0])
 
 
 def lose(folder: Path, cells: int, kills: int) -> dict[str, Any]:
@@ -117,7 +137,9 @@ def lose(folder: Path, cells: int, kills: int) -> dict[str, Any]:
         cells=len(lossy),
         counts=outcome.counts,
         killed=trouble.kills,
+        retried=retries(folder / "lossy.db"),
         node_removed_after=trouble.removed_at,
+        tasks_under_way_then=trouble.removed_with,
         accepted_once=sum(v[3] == 1 for v in lossy.values()),
         same_bits=sum(calm.get(cell, ())[:3] == v[:3] for cell, v in lossy.items()),
         seconds=round(time.monotonic() - begun, 1),

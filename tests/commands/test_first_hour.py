@@ -490,10 +490,12 @@ def test_the_example_shows_every_key_at_its_default():
             **{k: f.default for k, f in grid.AdaptiveSearch.model_fields.items()},
             **{k: f.default for k, f in RunConfig.model_fields.items()},
             "centre": [32, 3],
+            "num_cpus": 1,
+            "num_gpus": 0,
+            "memory": None,
+            "files": None,
             "batches": None,
             "tokens": None,
-            **dict.fromkeys(grid.RAY),
-            "num_gpus": 0,
         },
     )
     named = {

@@ -211,3 +211,17 @@ def test_another_batch_and_length(tmp_path):
     assert names["steps"] == 20
     rates = sorted(group["lr"] for group in names["optimizers"][0].param_groups)
     assert rates[0] == pytest.approx(min(row.lr for row in plain.values()) * rule.lr)
+
+
+def test_the_device_of_a_tune_is_settled_before_any_run_is_named(tuned, tmp_path):
+    """`auto` where there is no GPU is the processor: the same runs, so that nothing is left to do."""
+    found, store = tuned
+    with pytest.raises(trimtab.InputError, match="run.device.*there is cpu"):
+        trimtab.tune(FILE | {"run": FILE["run"] | {"device": "cuda:97"}}, tmp_path / "other.db")
+    assert not list(tmp_path.iterdir())
+    if torch.cuda.is_available() or torch.backends.mps.is_available():
+        pytest.skip("there is a GPU here: auto is another class of device")
+    named = FILE | {"run": FILE["run"] | {"device": "auto", "precision": "float32"}}
+    before = len(Store(store).to_pandas())
+    assert trimtab.tune(named, store, workers=1).best == found.best
+    assert len(Store(store).to_pandas()) == before

@@ -60,7 +60,7 @@ class Check:
     sharpness: bool = False
     """Also follow the top eigenvalue of the Hessian."""
     device: Text = None
-    """Where the models are put."""
+    """Where the models are put: auto, cpu, cuda, cuda:1 or mps."""
     figure: Text = None
     """Write the figure to this HTML file."""
     store: Text = None
@@ -117,7 +117,7 @@ class Question:
 
 def validate(options: Check) -> Question:
     """Load what the options name; every fault at once."""
-    from trimtab.runs.tasks import device_fault
+    from trimtab.runs.devices import device_fault
     from trimtab.runs.user_code import beside
     from trimtab.sweeps.store import Store
 

@@ -75,11 +75,9 @@ class Doctor:
 
 def devices() -> list[str]:
     """What torch can compute on here."""
-    import torch
+    from trimtab.runs.devices import find, visible
 
-    found = ["cpu"]
-    found += [f"cuda:{i} {torch.cuda.get_device_name(i)}" for i in range(torch.cuda.device_count())]
-    return found + (["mps"] if torch.backends.mps.is_available() else [])
+    return [name if name in ("cpu", "mps") else f"{name} {find(name).label}" for name in visible()]
 
 
 def extras() -> dict[str, str]:

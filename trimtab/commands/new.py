@@ -60,7 +60,8 @@ steps = 200
 # eval_every = 0                   # steps between evaluations on the test split; 0: at the end only
 # eval_examples = 1000             # an example: test examples, 0 none; default: a tenth of the cost
 # dtype = "float32"                # float64, or bfloat16 (autocast)
-# device = "cpu"                   # cuda, cuda:1, mps
+# precision = "bf16"               # an example: another way to say dtype, float32 or bf16
+# device = "cpu"                   # cuda, cuda:1, mps, or auto: the first of cuda, mps, cpu that is there
 # compile = false                  # torch.compile
 # log = "tensorboard:logs"         # an example: also wandb, or your own log(step, metrics): "file.py:log"
 
@@ -68,6 +69,12 @@ steps = 200
 cell_seconds = 600                 # wall clock of one run; default 3600
 # retries = 0                      # of a run that raised
 # checkpoint_seconds = 30.0        # between checkpoints of a run
+
+[ray]                              # of one task, with --ray local|auto|HOST:PORT (docs/sweeps.md)
+# num_cpus = 1                     # slots of a node it takes; default --threads
+# num_gpus = 0                     # GPUs it takes and sees
+# memory = 2e9                     # an example: bytes that Ray reserves for it; default none
+# files = ["tokens.bin"]           # an example: further files to send to the nodes; default none
 
 [search]
 adaptive = false                   # true: not the whole grid, only the runs that decide (docs/sweeps.md)
@@ -80,12 +87,6 @@ adaptive = false                   # true: not the whole grid, only the runs tha
 # beyond = 8                       # steps past each end of the axis that may be tried
 # hp = "lr"                        # an example: the axis that is searched; default lr or the only one
 # metric = "train_loss"            # or test_loss
-
-[ray]                              # read by trimtab sweep --ray only
-# num_cpus = 1                     # an example: cores that a task takes; default: a worker's threads
-# num_gpus = 0                     # GPUs that a task takes
-# memory = 2e9                     # an example: bytes that a task takes; default: not asked
-# files = ["mylib/*.py"]           # an example: more of your own files for the nodes
 """
 
 

@@ -6,7 +6,6 @@ import dataclasses
 import sys
 
 from trimtab.commands.options import Positional, Text
-from trimtab.errors import faults_in
 
 
 @dataclasses.dataclass
@@ -35,7 +34,6 @@ class Sweep:
         from trimtab.sweeps.driver import Stopped
         from trimtab.sweeps.store import Store
 
-        refuse_missing_devices(self.config)
         display = Display(Console(stderr=True))
         try:
             with display:
@@ -60,18 +58,3 @@ class Sweep:
                 f"trimtab retry {outcome.store} --failed runs them again"
             )
         return outcome.exit_code
-
-
-def refuse_missing_devices(path: str) -> None:
-    """Say before any work which devices of a sweep's file are not there."""
-    from trimtab.sweeps.grid import read
-
-    made = read(path)
-    devices = {str(d) for d in made.axes.get("device", [made.run.get("device", "cpu")])} - {"cpu"}
-    if not devices:  # then torch need not be loaded to ask it
-        return
-    from trimtab.runs.tasks import device_fault
-
-    found = [fault for fault in map(device_fault, sorted(devices)) if fault is not None]
-    if found:
-        raise faults_in(path, [dataclasses.replace(fault, path=f"run.{fault.path}") for fault in found])

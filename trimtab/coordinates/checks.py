@@ -26,6 +26,7 @@ from trimtab.coordinates.trials import Setup, Size, build_model, inputs_of, run,
 from trimtab.coordinates.verdicts import Check, decide
 from trimtab.errors import InputError, TrimtabError, faults
 from trimtab.parametrization.rules import Scheme, as_scheme
+from trimtab.runs.devices import find
 
 
 def check(
@@ -68,7 +69,8 @@ def check(
         "depth-mup").
         hyper: the optimizer's other hyperparameters, as for the base.
         overrides, gamma0: as for `parametrize`.
-        device: where the models are put; default: where build puts them.
+        device: where the models are put ("auto", "cpu", "cuda", "cuda:1", "mps"); default: where build puts
+            them.
         progress: called with a line of words before each size is trained.
         sharpness: also follow the top eigenvalue of the Hessian in the optimizer's own metric (slower).
 
@@ -102,8 +104,9 @@ def check(
     judged_as = yardstick(as_scheme(expect) if expect is not None else chosen or as_scheme("depth-mup"))
     said = as_scheme(expect) if own and expect is not None else chosen
     base = (int(base[0]), int(base[1]))
+    place = find(device).torch if isinstance(device, str) else device
     with torch.random.fork_rng():
-        model = build_model(build, *base, device=torch.device(device) if device is not None else None)
+        model = build_model(build, *base, device=place)
     where = next((p.device for p in model.parameters()), None)
     batches = [to_device(_batch(data, step), where) for step in range(steps)]
     setup = Setup(
@@ -119,7 +122,7 @@ def check(
         loss=loss,
         overrides=overrides,
         gamma0=gamma0,
-        device=torch.device(device) if device else None,
+        device=place,
     )
     if sharpness:
         from trimtab.coordinates.curvature import effective_sharpness

@@ -11,7 +11,7 @@ from trimtab.errors import InputError
 from trimtab.files import looking_in
 from trimtab.refinement.walk import Walk
 from trimtab.runs.config import RunConfig
-from trimtab.sweeps import driver, grid
+from trimtab.sweeps import driver, grid, placement
 from trimtab.sweeps.driver import Outcome
 from trimtab.sweeps.grid import SweepConfig
 from trimtab.sweeps.rounds import Listed, run_rounds
@@ -65,6 +65,7 @@ def sweep(
     if store is None and not isinstance(config, str | Path):
         raise InputError("store: name the SQLite file of a sweep that is not read from a file.")
     place = Path(store) if store is not None else Path(config).with_suffix(".db")  # type: ignore[arg-type]
+    made = placement.settle(made, what=str(config) if isinstance(config, str | Path) else "the sweep")
     walk = Walk(made)
 
     def ask(held: Store) -> Sequence[RunConfig]:

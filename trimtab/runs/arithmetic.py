@@ -30,7 +30,9 @@ def arithmetic(threads: int, device: str = "cpu", mkl: str | None = None) -> str
     """
     import torch
 
-    name = torch.cuda.get_device_name(device) if device.startswith("cuda") else device
+    from trimtab.runs import devices
+
+    name = "cpu" if device == "cpu" else devices.find(device).label
     chosen = [
         f"{key} {os.environ[key]}"
         for key in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")

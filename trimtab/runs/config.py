@@ -27,7 +27,8 @@ Count = Field(ge=1)
 
 OPTIMIZERS = ("sgd", "adam", "adamw", "muon")
 SCHEDULES = ("constant", "cosine", "linear", "step")
-DEVICES = ("cpu", "cuda", "mps")
+DEVICES = ("auto", "cpu", "cuda", "mps")
+PRECISIONS = {"float32": "float32", "bf16": "bfloat16"}  # what a user says: the dtype it stands for
 LOGS = ("tensorboard", "wandb")
 DECAYS = ("constant", "rate", "cosine")
 SIGNS = {"greater_than_equal": ">=", "greater_than": ">", "less_than_equal": "<=", "less_than": "<"}
@@ -109,7 +110,11 @@ class RunConfig(BaseModel):
     together under a tenth of the training's cost (`test_limit`); a user's data function: one batch."""
     dtype: Literal["float32", "float64", "bfloat16"] = "float32"
     """bfloat16 is autocast over float32 weights."""
+    precision: Literal["float32", "bf16"] | None = Field(None, exclude=True)
+    """Another way to say dtype: float32, or bf16 for bfloat16."""
     device: str = "cpu"
+    """auto (the first of cuda, mps and cpu that is there), cpu, cuda, cuda:N or mps. Its class is part of the
+    run's name, its number is not."""
     compile: bool = False
     fleet: int = Field(1, ge=1, le=4096)
     """Slots of the fleet this run trains in, 1: it trains alone. The two differ in rounding, so this is part
@@ -128,7 +133,7 @@ class RunConfig(BaseModel):
         if given.get("loss") is None and not own:
             # only beside a user's own build may another one stand: elsewhere the name says it all
             given["loss"] = "cross-entropy"
-        found: list[Fault] = []
+        found: list[Fault] = _read_precision(given)
         try:
             super().__init__(**given)
         except ValidationError as error:
@@ -140,7 +145,10 @@ class RunConfig(BaseModel):
 
     def replace(self, **numbers: Any) -> RunConfig:
         """This configuration with some fields replaced, validated again."""
-        return RunConfig(**{**self.model_dump(), "log": self.log, **numbers})
+        held = {**self.model_dump(), "log": self.log}
+        if "precision" in numbers:
+            held.pop("dtype")
+        return RunConfig(**{**held, **numbers})
 
     @property
     def test_limit(self) -> int:
@@ -161,15 +169,37 @@ class RunConfig(BaseModel):
         return max(self.batch_size, 3 * self.steps * self.batch_size // (10 * evaluations))
 
     def as_json(self, *, sources: bool = True) -> str:
-        """The configuration as canonical JSON, with or without the hashes of the users' files."""
-        return json.dumps(
-            self.model_dump(mode="json", exclude=None if sources else {"sources"}), sort_keys=True
-        )
+        """The configuration as canonical JSON, with or without the hashes of the users' files. Of the device
+        only the class: which of two GPUs it is changes no number."""
+        held = self.model_dump(mode="json", exclude=None if sources else {"sources"})
+        return json.dumps(held | {"device": device_class(self.device)}, sort_keys=True)
 
     @property
     def hash(self) -> str:
         """The run's name: 16 hexadecimal digits of the SHA-256 of its canonical JSON."""
         return hashlib.sha256(self.as_json().encode()).hexdigest()[:16]
+
+
+def device_class(device: str) -> str:
+    """What a device rounds like: its name without its number.
+
+    >>> device_class("cuda:1"), device_class("cpu")
+    ('cuda', 'cpu')
+    """
+    return device.partition(":")[0]
+
+
+def _read_precision(given: dict[str, Any]) -> list[Fault]:
+    """Put the dtype that `precision` stands for into the fields; what is wrong with it."""
+    wanted = PRECISIONS.get(given.get("precision") or "")
+    if wanted is None:
+        return []
+    if given.get("dtype", wanted) != wanted:
+        got = f"precision {given['precision']!r} and dtype {given['dtype']!r}"
+        return [Fault("precision", "is another way to say dtype: pass one of them", got)]
+    given["dtype"] = wanted
+    given.pop("precision")
+    return []
 
 
 def field_fault(problem: Mapping[str, Any]) -> Fault:
@@ -282,8 +312,13 @@ def _training_faults(c: dict[str, Any], bad: set[str]) -> list[Fault]:
     log = c["log"]
     if isinstance(log, str) and log.split(":")[0] not in LOGS and not catalogue.is_own(log):
         found.append(catalogue.unknown("log", log, LOGS))
-    if str(c["device"]).split(":")[0] not in DEVICES:
+    kind, colon, number = str(c["device"]).partition(":")
+    if kind not in DEVICES:
         found.append(catalogue.unknown("device", str(c["device"]), DEVICES, own=False))
+    elif colon and (kind != "cuda" or not number.isdigit()):
+        found.append(Fault("device", "must be auto, cpu, cuda, cuda:N or mps", repr(c["device"])))
+    if kind == "mps" and c["dtype"] == "float64":
+        found.append(Fault("dtype", "mps has no float64: pass float32, or device = 'cpu'"))
     return found
 
 

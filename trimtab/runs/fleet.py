@@ -30,12 +30,13 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from trimtab.errors import InputError
+from trimtab.runs import devices, training
 from trimtab.runs.checkpoints import Keeper, keeper
 from trimtab.runs.config import RunConfig, decay, rate
 from trimtab.runs.loggers import replay
 from trimtab.runs.results import RunResult, conclude, has_diverged
 from trimtab.runs.tasks import SHARED, Task, open_task, prepare
-from trimtab.runs.training import Interrupted, evaluate_model
+from trimtab.runs.training import Interrupted, Run, evaluate_model, settled
 from trimtab.torch_internals import UNSAFE_VIEW, make_fx
 
 # rows come in multiples: vectorised loops then have no remainder, which scalar code would round differently
@@ -74,10 +75,63 @@ def run(
     >>> [r.state for r in run([base.replace(lr=lr) for lr in (0.05, 0.1, 1e4)])]
     ['done', 'done', 'diverged']
     """
-    results = Fleet(configs, checkpoint).go(every, progress, stop)
+    results = None
+    try:
+        results = Fleet(configs, checkpoint).go(every, progress, stop)
+    except Exception as error:
+        if not devices.is_out_of_memory(error):
+            raise
+    if results is None:  # out of the handler, whose traceback holds the tensors: now there is room to try
+        raise no_room(list(configs))
     for config, result in zip(configs, results, strict=True):
         replay(config, result)
     return results
+
+
+def no_room(configs: list[RunConfig]) -> devices.OutOfMemory:
+    """What is said where a device cannot hold a fleet: the slots that fit, tried."""
+    c = configs[0]
+    slots = largest_fit(configs)
+    if slots == 0:
+        return training.no_room(c)
+    rows = len(_rows(1, c.fleet))
+    return devices.OutOfMemory(
+        f"a fleet must fit into its device's memory: {rows} rows of {c.model} (width {c.width}, depth "
+        f"{c.depth}, batches of {c.batch_size}) do not fit into that of "
+        f"{devices.describe_memory(devices.find(c.device))}. fleet = {slots} fits: pass it. (Other slots "
+        "round differently and are other cells, so nothing was changed for you.)"
+    )
+
+
+def largest_fit(configs: list[RunConfig]) -> int:
+    """The most slots, by halves, of which a step and an evaluation fit; 1: a run alone; 0: not even that."""
+    c = settled(configs[0])
+    device, slots = devices.find(c.device), len(_rows(1, c.fleet)) // 2
+    while slots >= ROWS:
+        slots = slots // ROWS * ROWS
+        if _fits(device, lambda n=slots: _try_fleet(c.replace(fleet=n))):
+            return slots
+        slots //= 2
+    return int(_fits(device, lambda: Run(c.replace(fleet=1)).step(0)))
+
+
+def _try_fleet(config: RunConfig) -> None:
+    fleet = Fleet([config])
+    fleet.step(0)
+    if config.eval_examples != 0:
+        asked = iter((False, True))
+        evaluate_model(fleet.task, fleet.model(0), lambda: next(asked))  # one batch
+
+
+def _fits(device: devices.Device, attempt: Callable[[], Any]) -> bool:
+    device.forget_unused()
+    try:
+        attempt()
+    except Exception as error:
+        if not devices.is_out_of_memory(error):
+            raise
+        return False
+    return True
 
 
 class Fleet:
@@ -85,10 +139,11 @@ class Fleet:
     repeat the first."""
 
     def __init__(self, configs: Sequence[RunConfig], checkpoint: Path | str | Keeper | None = None):
-        self.configs = list(configs)
+        self.configs = [settled(c) for c in configs]
         _alike(self.configs)
         self.tasks: list[Task] = [prepare(c) for c in self.configs]
         self.task = self.tasks[0]
+        self.device = self.task.device
         self.keeper = keeper(checkpoint)
         begun = [s.begin(c.seed) for s, c in zip(self.tasks, self.configs, strict=True)]
         models, self.plans = [model.train() for model, _ in begun], [plan for _, plan in begun]
@@ -110,6 +165,7 @@ class Fleet:
         self.twins, self.sample = _twins(models[0]), models[0]
         self.moments = [torch.zeros_like(self.theta) for _ in range(MOMENTS[self.configs[0].optimizer])]
         self.losses: list[list[float]] = [[] for _ in models]
+        self.pending: list[Tensor] = []  # losses of all rows that wait on a device to be looked at
         self.tests: list[list[tuple[int, float, float | None]]] = [[] for _ in models]
         self.step_done, self.seconds, self.said = 0, 0.0, []
         if self.keeper is not None:
@@ -168,7 +224,8 @@ class Fleet:
 
     def _spread(self, values: list[float]) -> Tensor:
         numbers = torch.tensor(values, dtype=self.theta.dtype, device=self.theta.device)
-        return numbers.repeat_interleave(torch.tensor(self.sizes, device=self.theta.device))
+        sizes = torch.tensor(self.sizes, device=self.theta.device)
+        return numbers.repeat_interleave(sizes, output_size=sum(self.sizes))
 
     # -- training
     # --------------------------------------------------------------------------------------------------------
@@ -186,8 +243,10 @@ class Fleet:
         for step in range(self.step_done, steps):
             if self._should_stop():
                 self._leave()
-            losses = self.step(step)
+            losses = self._advance(step)
             self.step_done = step + 1
+            if losses is None:
+                continue
             if not self.alive:
                 break
             if progress is not None:
@@ -196,6 +255,7 @@ class Fleet:
             if self.keeper is not None and time.perf_counter() - saved > every and step + 1 < steps:
                 self.save()
                 saved = time.perf_counter()
+        self.device.synchronize()
         share = self._elapsed() / len(self.configs)
         every_one = zip(self.losses, self.tests, strict=True)
         return [
@@ -219,22 +279,52 @@ class Fleet:
         """Members that have not diverged."""
         return [m for m in range(len(self.configs)) if not self._lost(m)]
 
+    def _advance(self, step: int) -> list[float] | None:
+        """One update; the losses of the members still training, None on a device that is not looked at
+        now."""
+        if self.device.look_every == 1:
+            return self.step(step)
+        self.pending.append(self.step_unseen(step))
+        last = step + 1 == self.configs[0].steps
+        if len(self.pending) == self.device.look_every or last or self._evaluates(step + 1):
+            return self._look()
+        return None
+
     def step(self, step: int) -> list[float]:
         """One update of every row; returns the losses before it of the members still training."""
         losses = self.graph(self.parts, list(self.fixed.values()), *self._batch(step))
-        seen = [
-            (member, value)
-            for member, value in enumerate(losses.tolist()[: len(self.configs)])
-            if not self._lost(member)
-        ]
+        known = self._note(losses.tolist())
+        if known:
+            self._descend(step, losses)
+        return known
+
+    def step_unseen(self, step: int) -> Tensor:
+        """One update of every row whose losses stay on the device: nothing waits for them."""
+        losses = self.graph(self.parts, list(self.fixed.values()), *self._batch(step))
+        self._descend(step, losses)
+        return losses.detach()
+
+    def _look(self) -> list[float]:
+        """Take the losses that wait on the device; those of the last step of members still training. A row
+        reads itself alone, so what a diverged one did since then is nobody's number."""
+        known: list[float] = []
+        for values in torch.stack(self.pending).tolist() if self.pending else []:
+            known = self._note(values)
+        self.pending.clear()
+        return known
+
+    def _note(self, values: list[float]) -> list[float]:
+        """Append a step's losses to those of the members still training, whose new ones are returned."""
+        seen = [(m, value) for m, value in enumerate(values[: len(self.configs)]) if not self._lost(m)]
         for member, value in seen:
             self.losses[member].append(value)
             if self._lost(member):
                 self.lr[member] = 0.0  # members come first: row m is member m
-        if any(not self._lost(member) for member, _ in seen):
-            gradients = torch.autograd.grad(losses.sum(), self.parts)
-            self._update(step, torch.cat([g.reshape(len(self.rows), -1) for g in gradients], 1))
         return [value for member, value in seen if not self._lost(member)]
+
+    def _descend(self, step: int, losses: Tensor) -> None:
+        gradients = torch.autograd.grad(losses.sum(), self.parts)
+        self._update(step, torch.cat([g.reshape(len(self.rows), -1) for g in gradients], 1))
 
     @torch.no_grad()
     def _update(self, step: int, g: Tensor) -> None:
@@ -242,13 +332,9 @@ class Fleet:
         lr, wd = self.lr, self.decay
         if self.scheduled:
             members = [self.configs[m] for m in self.rows]
-            lr = (
-                lr * torch.tensor([rate(step, c) for c in members], dtype=lr.dtype, device=lr.device)[:, None]
-            )
-            wd = (
-                wd
-                * torch.tensor([decay(step, c) for c in members], dtype=lr.dtype, device=lr.device)[:, None]
-            )
+            rates = [[rate(step, c) for c in members], [decay(step, c) for c in members]]
+            r, d = self.device.move(torch.tensor(rates, dtype=lr.dtype))
+            lr, wd = lr * r[:, None], wd * d[:, None]
         if self.clip_weight is not None:
             norm = (self.clip_weight * g * g).sum(1, keepdim=True).sqrt()
             g = g * torch.clamp(self.clip / (norm + 1e-6), max=1.0)
@@ -318,10 +404,7 @@ class Fleet:
 
     def _evaluate(self, step: int) -> None:
         """Evaluate the members that have not been at this step, if it is time to."""
-        c = self.configs[0]
-        if c.eval_examples == 0 or not (
-            step == c.steps or (c.eval_every and step and step % c.eval_every == 0)
-        ):
+        if not self._evaluates(step):
             return
         for member in self.alive:
             if not self.tests[member] or self.tests[member][-1][0] != step:
@@ -329,6 +412,12 @@ class Fleet:
                 if found is None:
                     self._leave()
                 self.tests[member].append((step, *found))
+
+    def _evaluates(self, step: int) -> bool:
+        """Whether the members are evaluated after this many steps."""
+        c = self.configs[0]
+        due = step == c.steps or bool(c.eval_every and step and step % c.eval_every == 0)
+        return due and c.eval_examples != 0
 
     def model(self, member: int) -> nn.Module:
         """One member's model, as it is now; the same module each time."""
@@ -342,6 +431,7 @@ class Fleet:
 
     def save(self) -> None:
         """Write the checkpoint, if there is a place for it."""
+        self._look()  # as many losses as updates
         if self.keeper is not None:
             state = dict(
                 configs=[c.hash for c in self.configs],
@@ -356,7 +446,9 @@ class Fleet:
             self.keeper.save(state)
 
     def _restore(self, state: dict[str, Any]) -> None:
-        self.theta, self.moments, self.fixed = state["theta"], state["moments"], state["fixed"]
+        move = self.device.move  # a checkpoint is read onto the processor
+        self.theta, self.moments = move(state["theta"]), [move(m) for m in state["moments"]]
+        self.fixed = {name: move(value) for name, value in state["fixed"].items()}
         self.losses = [x.tolist() for x in state["losses"]]
         self.tests = [[tuple(t) for t in tests] for tests in state["tests"]]
         self.step_done, self.seconds = state["step"], state["seconds"]

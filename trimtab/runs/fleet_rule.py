@@ -17,6 +17,7 @@ from typing import Literal
 
 from trimtab.runs import catalogue, fleet
 from trimtab.runs.config import RunConfig
+from trimtab.runs.devices import is_out_of_memory
 from trimtab.runs.tasks import open_task
 from trimtab.runs.training import Run
 
@@ -75,9 +76,10 @@ def rehearsal(config: RunConfig) -> str:
         together = fleet.Fleet(pair)
         for step in (0, 1):
             together.step(step)
-    except (
-        Exception
-    ) as error:  # whatever vmap or the user's code says: one by one always works, and the reason is passed on
+    # whatever vmap or the user's code says: one by one always works, and the reason is passed on
+    except Exception as error:
+        if is_out_of_memory(error):  # how much memory is free must not decide what a cell is
+            raise
         return (
             f"as a fleet it raises {type(error).__name__}: "
             f"{str(error).strip().splitlines()[0][:200] if str(error).strip() else ''}"

@@ -18,12 +18,13 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from trimtab.data.opening import open_data
-from trimtab.errors import Fault, InputError, TrimtabError, faults
+from trimtab.errors import InputError, TrimtabError, faults
 from trimtab.files import folders
 from trimtab.models.builders import BUILD
 from trimtab.models.catalogue import fitting, size_faults
 from trimtab.parametrization.planning import of_draws
 from trimtab.parametrization.result import Parametrization
+from trimtab.runs import devices
 from trimtab.runs.catalogue import is_own
 from trimtab.runs.config import RunConfig, batch_fault
 from trimtab.runs.losses import Batch, cross_entropy, forward, length, mse
@@ -61,11 +62,13 @@ class Task:
         build: () -> the model as its own code draws it, from torch's global generator.
         loss: (model output, batch) -> scalar.
         plan: the parametrization of this size.
+        device: where it computes.
         example: the inputs of one small forward.
     """
 
     def __init__(self, config: RunConfig):
         self.config = config
+        self.device = devices.find(config.device)
         self._open()
 
     @functools.cached_property
@@ -75,15 +78,13 @@ class Task:
     @functools.cached_property
     def sample(self) -> nn.Module:
         """The model at its size as its own code draws it, in training mode, to look at."""
-        return self.draw(self.config.width, self.config.depth, PLAN_SEED).to(self.config.device).train()
+        return self.draw(self.config.width, self.config.depth, PLAN_SEED).to(self.device.torch).train()
 
     # -- data
     # --------------------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
         c = self.config
-        if (fault := device_fault(c.device)) is not None:
-            raise InputError(str(fault), [fault])
         self.source = None if is_own(c.data) else open_data(c.data, c.data_options)
         self._function = load(c.data) if self.source is None else None
         if self._function is not None and not by_split(self._function):
@@ -151,8 +152,8 @@ class Task:
 
     def draw(self, width: int, depth: int, seed: int) -> nn.Module:
         """A model drawn from `seed`, the global generator left as it was."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with self.device.forked():
+            self.device.seed(seed)
             model = self.build(width, depth)
         if self.config.dtype == "float64":
             model = model.double()
@@ -164,7 +165,7 @@ class Task:
             made = beside(self.config.model, "example")
             if made is not None:
                 return made()
-        batch = self.cast(self.batch(0, 0))
+        batch = self.cast(self.batch(0, 0), devices.Device())  # models are planned on the processor
         few = _few(batch if isinstance(batch, dict) else batch[0])
         return few if isinstance(few, dict | tuple) else (few,)
 
@@ -175,8 +176,8 @@ class Task:
             depth = c.depth  # no skip, no branch to scale: only the width is carried over
         example = self.example()
         pair = lambda seed: (self.draw(c.width, c.depth, seed), self.draw(width, depth, seed))  # noqa: E731
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(PLAN_SEED)
+        with self.device.forked():
+            self.device.seed(PLAN_SEED)
             return of_draws(
                 pair, scheme=c.scheme, gamma0=c.gamma0, overrides=c.overrides or None, example=example
             )
@@ -186,7 +187,7 @@ class Task:
         it."""
         model = self.draw(self.config.width, self.config.depth, seed)
         plan = self.plan.on(model)
-        return model.to(self.config.device), plan
+        return model.to(self.device.torch), plan
 
     def start(self, seed: int) -> nn.Module:
         """The model alone."""
@@ -195,29 +196,31 @@ class Task:
     @functools.cached_property
     def random(self) -> bool:
         """Whether a training forward draws random numbers (dropout, stochastic depth)."""
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            before = torch.get_rng_state()
+        with self.device.forked(), torch.no_grad():
+            before = self.device.random_state()
             self.evaluate(self.sample, self.cast(self.batch(0, 0)))
-            return not torch.equal(before, torch.get_rng_state())
+            after = self.device.random_state()
+            return not all(torch.equal(before[kind], after[kind]) for kind in before)
 
     @functools.cached_property
     def flops(self) -> float:
         """Floating point operations of one training step: three forwards' worth of matrix products."""
-        with FlopCounterMode(display=False) as counter, torch.random.fork_rng(devices=[]), torch.no_grad():
+        with FlopCounterMode(display=False) as counter, self.device.forked(), torch.no_grad():
             self.evaluate(self.sample, self.cast(self.batch(0, 0)))
         return 3.0 * counter.get_total_flops()
 
     # -- loss ------------------------------------------------------------------------------------------------
 
-    def cast(self, batch: Batch) -> Batch:
-        """A batch on the run's device, its floats in the run's precision."""
+    def cast(self, batch: Batch, device: devices.Device | None = None) -> Batch:
+        """A batch on the run's device, or another, its floats in the run's precision."""
+        device = device or self.device
         dtype = torch.float64 if self.config.dtype == "float64" else torch.float32
-        if self.config.device == "cpu" and dtype == torch.float32 and self.source is not None:
+        if device.kind == "cpu" and dtype == torch.float32 and self.source is not None:
             return batch  # the zoo's data is made like this
 
         def move(v: Any) -> Any:
             floats = isinstance(v, Tensor) and v.is_floating_point()
-            return v.to(self.config.device, dtype if floats else None) if isinstance(v, Tensor) else v
+            return device.move(v, dtype if floats else None) if isinstance(v, Tensor) else v
 
         if isinstance(batch, dict):
             return {k: move(v) for k, v in batch.items()}
@@ -245,26 +248,9 @@ class Task:
         if self.config.dtype != "bfloat16":
             output = forward(model, batch)
             return self.loss(output, batch), output
-        with torch.autocast(self.config.device.split(":")[0], torch.bfloat16):
+        with torch.autocast(self.device.torch.type, torch.bfloat16):
             output = forward(model, batch)
             return self.loss(output, batch), output
-
-
-def device_fault(device: str | None) -> Fault | None:
-    """What is wrong with a device on this machine; None if nothing is.
-
-    >>> device_fault("cpu"), str(device_fault("gpu"))
-    (None, "device: must be cpu, cuda, cuda:N or mps: got 'gpu'")
-    """
-    kind, _, number = (device or "cpu").partition(":")
-    if kind not in ("cpu", "cuda", "mps") or (number and not number.isdigit()):
-        return Fault("device", "must be cpu, cuda, cuda:N or mps", repr(device))
-    there = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}[kind]
-    if int(number or 0) >= there:
-        seen = f"torch {torch.__version__} sees {there or 'no'} {kind} device{'s' if there != 1 else ''} here"
-        cure = "Pass device = 'cpu', or install a torch built for your GPU"
-        return Fault("device", f"got {device!r}, but {seen}. {cure}")
-    return None
 
 
 def prepare(config: RunConfig) -> Task:

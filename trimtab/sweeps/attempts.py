@@ -21,6 +21,7 @@ from trimtab.runs import fleet, user_code
 from trimtab.runs.arithmetic import arithmetic
 from trimtab.runs.checkpoints import Keeper
 from trimtab.runs.config import RunConfig
+from trimtab.runs.devices import OutOfMemory
 from trimtab.runs.results import RunResult
 from trimtab.runs.training import Interrupted, run
 from trimtab.sweeps.store import Claim
@@ -99,6 +100,8 @@ class Attempt:
                 return Ended(left=True)
             limit = f"{self.budget['cell_seconds']:g} s (budget.cell_seconds)"
             return self._failed(f"the run took longer than its wall clock of {limit}")
+        except OutOfMemory as error:  # apart or again it would not fit either
+            return self._failed(str(error))
         except Exception as error:
             if isinstance(error, OSError) and error.errno in NO_SPACE:
                 raise

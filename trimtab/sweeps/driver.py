@@ -27,8 +27,9 @@ from trimtab.errors import InputError
 from trimtab.files import looking_in
 from trimtab.runs.arithmetic import arithmetic, environment
 from trimtab.runs.config import VERSION
+from trimtab.runs.devices import device_fault
 from trimtab.runs.user_code import sources
-from trimtab.sweeps import grid
+from trimtab.sweeps import grid, placement
 from trimtab.sweeps.attempts import NO_SPACE
 from trimtab.sweeps.engines.choice import choose_engine
 from trimtab.sweeps.engines.job import Engine, Job, Stopped
@@ -99,6 +100,8 @@ def sweep(
     if made.search is not None:
         raise InputError("search: this runs whole grids; trimtab.sweep(...) runs an adaptive sweep.")
     text = Path(config).read_text() if isinstance(config, str | Path) else None
+    what = str(config) if isinstance(config, str | Path) else "the sweep"
+    made = placement.settle(made, remote=engine == "ray" and address != "local", what=what)
     place = Path(store) if store is not None else Path(config).with_suffix(".db")  # type: ignore[arg-type]
     if not place.parent.is_dir():
         raise InputError(f"the store's folder must exist: there is no {place.parent.resolve()}.")
@@ -253,9 +256,12 @@ class Driver:
                 "`trimtab report` read the file as "
                 "before; to run this sweep name another store (--store FILE)."
             )
-        here = arithmetic(self.threads, mkl=environment(self.threads)["MKL_CBWR"])
-        elsewhere = {name: count for name, count in self.store.arithmetics().items() if name != here}
-        if elsewhere:
+        mode = environment(self.threads)["MKL_CBWR"]
+        kinds = [kind for kind in placement.classes(self.config) if device_fault(kind) is None]
+        known = [arithmetic(self.threads, kind, mode) for kind in kinds]
+        elsewhere = {name: count for name, count in self.store.arithmetics().items() if name not in known}
+        if elsewhere and known:
+            here = "; or ".join(known)
             self._say(
                 f"{sum(elsewhere.values())} results in {self.path} were made with {'; or '.join(elsewhere)}. "
                 f"This is {here}: new results agree with them to "

@@ -22,7 +22,7 @@ from trimtab.errors import Fault, InputError, faults_in
 from trimtab.files import looking_in
 from trimtab.parametrization.rules import SCHEMES
 from trimtab.runs import catalogue
-from trimtab.runs.config import RunConfig
+from trimtab.runs.config import PRECISIONS, RunConfig, device_class
 from trimtab.runs.toml import read_toml
 from trimtab.runs.user_code import source_file, sources
 from trimtab.sweeps.horizons import Lengths, Point, fields_of, place, read_lengths, split_base
@@ -62,6 +62,7 @@ class SweepConfig:
         fleet: runs trained together: "auto" (by the rule of `trimtab.slots`), a number, or 1 (each alone).
         budget: "cell_seconds" (wall clock of one run), "retries" (of a run that raised),
             "checkpoint_seconds".
+        gpu: the number of the GPU that the file names (device = "cuda:1"); None: workers are dealt all.
         ray: what a task asks of a cluster ("num_cpus", "num_gpus", "memory" in bytes), and "files" to send.
         folder: of the file it was read from, where `file.py:function` is looked for first; None: it has no
             file.
@@ -81,6 +82,7 @@ class SweepConfig:
     lengths: Lengths | None = None
     points: tuple[Point, ...] = ()
     ray: dict[str, Any] = field(default_factory=dict)
+    gpu: int | None = None
     search: AdaptiveSearch | None = None
 
     def __len__(self) -> int:
@@ -195,7 +197,25 @@ def from_plain(plain: Mapping[str, Any], folder: Path | None = None) -> SweepCon
     )
 
 
+def _as_dtype(table: Any) -> Any:
+    """[run] or [axes] with `precision` as the dtype it is another way to say; wrong ones as they are.
+
+    >>> _as_dtype({"lr": 0.1, "precision": "bf16"}), _as_dtype({"precision": ["float32", "bf16"]})
+    ({'lr': 0.1, 'dtype': 'bfloat16'}, {'dtype': ['float32', 'bfloat16']})
+    """
+    if not isinstance(table, Mapping) or "precision" not in table or "dtype" in table:
+        return table
+    given = table["precision"]
+    values = given if isinstance(given, list | tuple) else [given]
+    if not all(isinstance(v, str) and v in PRECISIONS for v in values):
+        return table
+    named = [PRECISIONS[v] for v in values]
+    rest = {key: value for key, value in table.items() if key != "precision"}
+    return rest | {"dtype": named if isinstance(given, list | tuple) else named[0]}
+
+
 def _validate(c: dict[str, Any]) -> tuple[SweepConfig | None, list[Fault]]:
+    c |= {key: _as_dtype(c[key]) for key in ("run", "axes") if key in c}
     found = [catalogue.unknown("sweep", key, KEYS, own=False, kind="key") for key in c if key not in KEYS]
     name, base = c.get("name", "sweep"), c.get("base")
     if not isinstance(name, str):
@@ -471,6 +491,10 @@ def _idle(sweep: SweepConfig) -> list[Fault]:
         law = "your own data function makes the batches, so that every value gives the same run"
         cure = "sweep an option of it, as data_options.<name>"
         found.append(Fault("axes.batch_size", law, next_step=cure))
+    classes = [device_class(str(v)) for v in sweep.axes.get("device", ())]
+    if len(set(classes)) < len(classes) or "auto" in classes:
+        law = "must be classes of devices, each once: two GPUs of a class give the same run"
+        found.append(Fault("axes.device", law, repr(list(sweep.axes["device"]))))
     if "muon" in chosen["optimizer"] and 0 in sweep.axes.get("momentum", ()):
         found.append(Fault("axes.momentum", "0 stands for muon's own default, 0.95; leave it out"))
     return found

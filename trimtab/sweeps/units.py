@@ -21,6 +21,7 @@ def choose_slots(
     if wanted == 1:
         return cells, {}
     from trimtab.runs import fleet_rule
+    from trimtab.runs.devices import is_out_of_memory
     from trimtab.runs.fleet import TOGETHER
 
     alike = TOGETHER - {"scheme", "base", "overrides", "fleet"} | {"sources"}
@@ -31,8 +32,10 @@ def choose_slots(
         key = json.dumps(c.model_dump(mode="json", include=alike), sort_keys=True)
         if key not in choices:
             try:
-                choices[key] = fleet_rule.choose(c, wanted)
-            except Exception:  # a size that cannot be set up: its cells will say why
+                choices[key] = fleet_rule.choose(_here(c), wanted)
+            except Exception as error:  # a size that cannot be set up: its cells will say why
+                if is_out_of_memory(error):  # how much memory is free must not decide what a cell is
+                    raise _unchosen(c) from error
                 choices[key] = fleet_rule.Choice(1)
         out.append(c.model_copy(update={"fleet": choices[key].slots}))
         if choices[key].reason:
@@ -57,7 +60,7 @@ def group(cells: list[tuple[str, RunConfig]]) -> list[tuple[str, RunConfig, str,
     troubles: list[Exception] = []
     for members in groups.values():
         try:
-            _ = prepare(members[0][1]).flops  # a forward with its loss, too
+            _ = prepare(_here(members[0][1])).flops  # a forward with its loss, too
             break
         except Exception as error:  # no reason to lose the other sizes: this one's cells will say why
             troubles.append(error)
@@ -77,6 +80,22 @@ def group(cells: list[tuple[str, RunConfig]]) -> list[tuple[str, RunConfig, str,
             unit = unit_name([name for name, _ in part])
             out += [(name, config, unit, slots > 1) for name, config in part]
     return out
+
+
+def _here(config: RunConfig) -> RunConfig:
+    """The configuration to look at a run with on this machine: on the processor where its device is only on
+    the nodes of a cluster."""
+    from trimtab.runs.devices import device_fault
+
+    return config if device_fault(config.device) is None else config.model_copy(update={"device": "cpu"})
+
+
+def _unchosen(config: RunConfig) -> InputError:
+    return InputError(
+        f"fleet: width {config.width}, depth {config.depth} on {config.device} ran out of memory while the "
+        "slots of its fleets were chosen, and how much is free must not decide what a cell is. Pass "
+        "fleet = 1, a smaller batch_size, or free the device."
+    )
 
 
 def unit_name(names: list[str]) -> str:

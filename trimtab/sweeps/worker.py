@@ -18,12 +18,14 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from trimtab.files import looking_in
+from trimtab.runs import devices
 from trimtab.runs.checkpoints import FileKeeper
 from trimtab.sweeps.attempts import Attempt, Ended
 from trimtab.sweeps.store import Claim, Store, StoreError
@@ -130,6 +132,17 @@ def warm() -> None:
     """Load what torch loads at the first recorded operation (two seconds), so that forked workers have it."""
     with FlopCounterMode(display=False):
         torch.zeros(1).add(1)
+
+
+def take_device(slot: int, wanted: Sequence[str], gpu: int | None) -> None:
+    """Make the device that a worker's slot is dealt the current one, for the classes that the sweep is on.
+
+    Args:
+        gpu: the number that the sweep's file names; None: all are dealt in turn.
+    """
+    for kind in wanted:
+        if kind != "cpu" and (count := devices.KINDS[kind].count()):
+            devices.KINDS[kind].take(devices.deal(slot, count, gpu))
 
 
 def start(

@@ -1,6 +1,6 @@
 """A process that has torch loaded and forks workers from itself: 0.02 s each instead of seconds.
 
-    driver  --stdin:  "spawn <owner>" | "stop"-->  server
+    driver  --stdin:  "spawn <owner> <slot>" | "stop"-->  server
     server  --stdout: "ready" | "born <owner> <pid>" | "died <owner> <status>"-->  driver
 
 It is our own hundred lines rather than multiprocessing's forkserver, which imports the user's main script
@@ -23,7 +23,7 @@ class Server:
     """The workers that were forked, and the pipes to the driver.
 
     Args:
-        settings: store, budget, folder, threads and log, as the driver sends them.
+        settings: store, budget, folder, threads, devices, gpu and log, as the driver sends them.
         protocol: descriptor of the pipe to the driver.
     """
 
@@ -65,12 +65,12 @@ class Server:
         for line in lines:
             word, _, rest = line.decode().partition(" ")
             if word == "spawn":
-                self._spawn(rest)
+                self._spawn(*rest.split())
             elif word == "stop":
                 for pid in self.children:
                     os.kill(pid, signal.SIGTERM)
 
-    def _spawn(self, owner: str) -> None:
+    def _spawn(self, owner: str, slot: str) -> None:
         pid = os.fork()
         if pid:
             self.children[pid] = owner
@@ -84,6 +84,7 @@ class Server:
             os.close(descriptor)
         s, code = self.settings, 1
         try:
+            worker.take_device(int(slot), s["devices"], s["gpu"])
             code = worker.start(s["store"], owner, 0, s["budget"], s["folder"], s["threads"])
         finally:
             sys.stdout.flush()

@@ -5,14 +5,16 @@ tune.toml -> rounds of trials at base size -> the best, the surface -> the targe
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trimtab.errors import InputError
+from trimtab.errors import InputError, faults_in
 from trimtab.files import looking_in
 from trimtab.runs.config import RunConfig
 from trimtab.sweeps.grid import SweepConfig
+from trimtab.sweeps.placement import settle_run
 from trimtab.sweeps.rounds import Listed, run_rounds
 from trimtab.sweeps.store import Store
 from trimtab.sweeps.units import choose_slots
@@ -44,13 +46,17 @@ def tune(
         Stopped: Ctrl-C, or a disk that is full: call again to go on.
     """
     made = read(config)
+    run, gpu, faults = settle_run(made.run)
+    if faults:
+        raise faults_in(str(config) if isinstance(config, str | Path) else "the tune", faults)
+    made = dataclasses.replace(made, run=run)
     if store is None and not isinstance(config, str | Path):
         raise InputError("store: name the SQLite file of a tune that is not read from a file.")
     if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
         raise InputError(f"workers: must be >= 1: got {workers!r}.")
     place = Path(store) if store is not None else Path(config).with_suffix(".db")  # type: ignore[arg-type]
     with looking_in(made.folder):
-        tuning = Tuning(made)
+        tuning = Tuning(made, gpu)
         run_rounds(tuning.listed(), tuning.ask, place, workers=workers, threads=threads, progress=progress)
         held = Store(place)
         try:
@@ -62,8 +68,8 @@ def tune(
 class Tuning:
     """One call of `tune`: what to run next, and the answer when nothing is left."""
 
-    def __init__(self, config: TuneConfig):
-        self.config = config
+    def __init__(self, config: TuneConfig, gpu: int | None = None):
+        self.config, self.gpu = config, gpu
         self._slots: dict[tuple[int, int], int] = {}
 
     def listed(self) -> Listed:
@@ -81,6 +87,7 @@ class Tuning:
             fleet=c.fleet,
             budget=c.budget,
             folder=c.folder,
+            gpu=self.gpu,
         )
         return Listed(**{key: getattr(plain, key) for key in plain.__dataclass_fields__})
 

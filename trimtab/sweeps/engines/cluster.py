@@ -28,11 +28,12 @@ from trimtab.sweeps.engines import parcels
 from trimtab.sweeps.engines.cluster_task import Desk, Order, read_outcomes, remote_unit
 from trimtab.sweeps.engines.job import Job, Stopped
 from trimtab.sweeps.engines.shipment import Shipment, pack_files
+from trimtab.sweeps.placement import classes
 from trimtab.sweeps.store import LEASE, Claim, Store
 from trimtab.sweeps.worker import BEAT, checkpoint_of
 
 KNOCK = 5.0  # seconds a port has to answer
-HEALTH = 12.0  # seconds Ray's own health check has
+HEALTH = 10.0  # seconds Ray's own health check has
 LOOK = 2.0  # seconds between looks at the cluster's size
 
 
@@ -81,6 +82,8 @@ class Cluster:
         self.shipment = Shipment() if self.address == "local" else pack_files(self.job.config)
         for line in self.shipment.notes:
             self.job.say(line)
+        if self.job.config.run.get("log"):
+            self.job.say("log: runs on a cluster are not logged; their curves are in the store.")
         try:
             self._connect(ray)
         except Exception:
@@ -98,6 +101,7 @@ class Cluster:
         quiet: dict[str, Any] = dict(log_to_driver=False, logging_level="ERROR")
         env: dict[str, Any] = {"env_vars": environment(self.job.threads)}
         if ray.is_initialized():
+            _refuse_another(self.address, ray.get_runtime_context().gcs_address)
             return
         self.own = True
         if self.address == "local":
@@ -116,7 +120,7 @@ class Cluster:
         given = self.job.config.ray
         return dict(
             num_cpus=given.get("num_cpus", self.job.threads),
-            num_gpus=given.get("num_gpus", 0),
+            num_gpus=given.get("num_gpus", int("cuda" in classes(self.job.config))),
             memory=given.get("memory"),
         )
 
@@ -304,20 +308,35 @@ def no_cluster(address: str, why: str) -> InputError:
 
 
 def _knock(address: str) -> None:
-    """Refuse an address where nothing answers, before Ray waits for it for minutes."""
+    """Refuse an address where no cluster answers, before Ray waits for it for minutes. What "auto" stands for
+    (RAY_ADDRESS, or what the last `ray start` left behind) may be long gone, too."""
+    named = os.environ.get("RAY_ADDRESS", "")
+    if address == "auto" and named and not address_fault(named):
+        address = named
+    command = [sys.executable, "-m", "ray.scripts.scripts", "health-check"]
     if address != "auto":
         host, _, port = address.rpartition(":")
         try:
             socket.create_connection((host, int(port)), timeout=KNOCK).close()
         except OSError as error:
             raise no_cluster(address, str(error)) from error
-        command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
-        try:
-            found = subprocess.run(command, capture_output=True, timeout=HEALTH)
-        except subprocess.TimeoutExpired as error:
-            raise no_cluster(address, f"no answer in {HEALTH:g} s") from error
-        if found.returncode:
-            raise no_cluster(address, "what answers there is not Ray")
+        command += ["--address", address]
+    try:
+        found = subprocess.run(command, capture_output=True, timeout=HEALTH)
+    except subprocess.TimeoutExpired as error:
+        raise no_cluster(address, f"no answer in {HEALTH:g} s") from error
+    if found.returncode:
+        raise no_cluster(address, "none is found" if address == "auto" else "what answers there is not Ray")
+
+
+def _refuse_another(address: str, connected: str) -> None:
+    """A process has one connection to Ray: refuse an address that is not the one it has."""
+    if address in ("local", "auto") or address == connected:
+        return
+    raise InputError(
+        f"this process is connected to the Ray cluster at {connected}: it cannot use the one at {address} as "
+        "well. Call ray.shutdown() first, or pass address='auto' to use the connection that is there."
+    )
 
 
 def _here(ray: Any) -> Any:

@@ -2,7 +2,7 @@
 
 The engine talks to one server process (`sweeps.worker_server`), which has torch loaded and forks workers:
 
-    spawn <owner> | stop  -->  server  -->  ready | born <owner> <pid> | died <owner> <status>
+    spawn <owner> <slot> | stop  -->  server  -->  ready | born <owner> <pid> | died <owner> <status>
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 
 from trimtab.runs.arithmetic import environment
 from trimtab.sweeps.engines.job import Job, Stopped
+from trimtab.sweeps.placement import classes
 from trimtab.sweeps.store import Store, StoreError
 from trimtab.sweeps.worker import DISK, folder_of
 
@@ -32,6 +33,7 @@ class Local:
         self.job = job
         self.alive: dict[str, int] = {}
         self.births = 0
+        self.slots: dict[str, int] = {}  # of workers: who is dealt which device
         self.messages: queue.SimpleQueue[str] = queue.SimpleQueue()  # a signal handler may put into it
 
     @property
@@ -48,7 +50,13 @@ class Local:
             self.births += 1
             owner = f"{self.job.mark}/{self.births}"
             self.alive[owner] = 0
-            self._order(f"spawn {owner}")
+            self._order(f"spawn {owner} {self._take_slot(owner)}")
+
+    def _take_slot(self, owner: str) -> int:
+        """The lowest slot that no living worker is in."""
+        self.slots = {name: slot for name, slot in self.slots.items() if name in self.alive}
+        self.slots[owner] = next(i for i in range(len(self.slots) + 1) if i not in self.slots.values())
+        return self.slots[owner]
 
     def listen(self, wait: float) -> None:
         if not self._hear(wait):
@@ -134,6 +142,8 @@ class Local:
             budget=job.budget,
             folder=None if job.folder is None else str(job.folder),
             threads=job.threads,
+            devices=classes(job.config),
+            gpu=job.config.gpu,
             log=str((folder_of(job.path) / "workers.log").resolve()),
         )
         path = os.pathsep.join([*(p or os.getcwd() for p in sys.path), os.environ.get("PYTHONPATH", "")])
