@@ -146,7 +146,10 @@ SEEN = {
         "branch not scaled with depth",
         "branch scaled twice: the model's own init or multiplier already counts depth",
     ),
-    ("branch change", "depth"): ("branch not scaled, or its rate is not", "the branch learns less and less"),
+    ("branch change", "depth"): (
+        "branch not scaled, or its rate is not",
+        "the branch learns less and less, and the best rate moves up to make up for it; completep keeps both",
+    ),
     ("stream", "depth"): ("branches not scaled with depth", "the stream starts smaller as depth grows"),
     ("stream", "width"): _START,
     ("branch", "width"): _START,
