@@ -113,6 +113,10 @@ def cases() -> list[Case]:
     add("hf:qwen3, longer", ("completep",), "depth", deep, (-9, -5), longer["qwen3"])
     add("hf:qwen3, longer", ("mup",), "width", wide, (-9, -5), longer["qwen3"])
     add("hf:gpt2, longer", ("depth-mup",), "depth", (2, 4, 8, 16), (-9, -4.5), longer["gpt2"])
+    neox = dict(longer["gpt2"], model="hf:gpt_neox")
+    add("hf:gpt_neox, longer", ("depth-mup",), "depth", (2, 4, 8, 16), (-9, -4.5), neox)
+    descent = dict(adam, optimizer="sgd")
+    add("mlp, two matrices, later", ("sp", "mup"), "width", (32, 64, 128, 256), (-6, 1), descent)
     return found
 
 
@@ -269,7 +273,7 @@ def agreement(row: dict) -> str:
 
 def seen(row: dict) -> str:
     """Whether what is a FAIL was chosen with this row in sight."""
-    later = ":" in row["name"].removeprefix("hf:") or "longer" in row["name"]
+    later = ":" in row["name"].removeprefix("hf:") or row["name"].endswith(("longer", "later"))
     return "held out" if later and not row["name"].startswith(CHOSEN_ON) else "chosen on"
 
 
