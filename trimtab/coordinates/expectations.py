@@ -16,7 +16,8 @@ L, with branches scaled by L^-alpha (docs/theory.md, equation (25); arXiv 2203.0
     scores             -1/2 to 0    -                  (q . k over d; then it aligns)
     scores change      -1/2 to 0    any                (the same, and depth only through what feeds it)
     layer, its change  0            -                  (outputs of matrices that end no branch)
-    update             that of u    that of u; of inner matrices up to 0    (alpha = 1/2: L^-1/2, noted)
+    update             that of u    that of u; of inner matrices up to 0    (alpha = 1/2: L^-1/2, noted;
+                                                       a cause: alone, without an effect, it is a note)
 
 At alpha > 1/2 changes over depth may lie (alpha - 1/2) / 2 off: a shallow base starts from features its deep
 limit lacks. Queries and keys may learn by N^-1/2 less over width: at first values and what reads them are not
@@ -146,7 +147,10 @@ SEEN = {
         "branch not scaled with depth",
         "branch scaled twice: the model's own init or multiplier already counts depth",
     ),
-    ("branch change", "depth"): ("branch not scaled, or its rate is not", "the branch learns less and less"),
+    ("branch change", "depth"): (
+        "branch not scaled, or its rate is not",
+        "the branch learns less and less, and the best rate moves up to make up for it; completep keeps both",
+    ),
     ("stream", "depth"): ("branches not scaled with depth", "the stream starts smaller as depth grows"),
     ("stream", "width"): _START,
     ("branch", "width"): _START,

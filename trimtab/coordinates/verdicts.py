@@ -190,7 +190,8 @@ def decide(
         for step in range(line.y.shape[-1]):
             findings.add(line, step)
     culprits, unsure = _worst_first(findings.culprits), _worst_first(findings.unsure)
-    notes = [*notes, *_slower(findings.slower)]
+    culprits, silent = _with_effect(culprits)
+    notes = [*notes, *_slower(findings.slower), *_silent(silent)]
     verdicts = {}
     for axis in axes:
         judged = any(r["axis"] == axis and r["answer"] for r in findings.rows)
@@ -255,13 +256,15 @@ class _Findings:
             for i, seeds in enumerate(y.tolist())
             for j, v in enumerate(seeds)
         ]
-        if answer in ("bad", "unsure") and line.expected is not None:
+        unheard = answer == "unsure" and line.quantity == "update"  # no effect, so no reason to doubt
+        if answer in ("bad", "unsure") and line.expected is not None and not unheard:
             why = self._why(line, found, answer, still, y.shape[1])
             item = Culprit(**at, **slope, cause=why)
             several = self.culprits if answer == "bad" else self.unsure
             several.append((_order(line, found, line.expected, len(self.rows)), item))
             if answer == "unsure":
-                self.wants.append(seeds_needed(found, line.expected.low, line.expected.high, line.tolerance))
+                tolerance = TOLERANCE if _learns_less(line, found) else line.tolerance
+                self.wants.append(seeds_needed(found, line.expected.low, line.expected.high, tolerance))
 
     def _why(self, line: Line, found: SlopeFit, answer: str, still: bool, seeds: int) -> str:
         """The likely cause of a bad or unsure line, in words."""
@@ -283,6 +286,33 @@ class _Findings:
             carries=line.carries,
             alpha=self.alpha,
         )
+
+
+def _with_effect(culprits: Sequence[Culprit]) -> tuple[list[Culprit], list[Culprit]]:
+    """The culprits of axes where something fails besides the sizes of updates, and the updates of the others.
+
+    An update per weight is a cause, not an effect: f moves by dW x, and how far that is depends on how dW and
+    x are aligned and on how soon the loss answers. Gradient descent at the rate that is best for a small
+    network overshoots in a wide one, turns back in the next steps, and ends as far from its start: there the
+    best rate stays although the updates of "sp" do not follow the width (docs/check.md). So a FAIL needs an
+    activation, a score or an output that moves with size, or a rate that was set wrong.
+    """
+    felt = {c.axis for c in culprits if c.quantity != "update"}
+    return [c for c in culprits if c.axis in felt], [c for c in culprits if c.axis not in felt]
+
+
+def _silent(updates: Sequence[Culprit]) -> list[str]:
+    """A note for each axis with updates that are off and that nothing answers to."""
+    notes = []
+    for axis in dict.fromkeys(c.axis for c in updates):
+        own = [c for c in updates if c.axis == axis]
+        more = f" and {len(own) - 1} more" if len(own) > 1 else ""
+        notes.append(
+            f"updates do not follow {axis} ({own[0].module}{more}: {axis}^{own[0].slope:.2f}, wanted "
+            f"{axis}^{own[0].expected:.2f}), but no activation and no output moves with {axis} at this rate "
+            "and these sizes: no drift of the best rate is predicted here. Larger sizes may show one."
+        )
+    return notes
 
 
 def _slower(inner: Sequence[tuple[str, float]]) -> list[str]:
@@ -327,20 +357,28 @@ def _answer(line: Line, y: np.ndarray, found: SlopeFit) -> str:
         smallest = y[int(np.argmin(line.x))]
         return "bad" if np.isfinite(smallest).all() else "unsure"
     answer = judge(found, low, high, line.tolerance, alone=line.alone)
-    return "unsure" if answer == "good" and _learns_less(line, found) else answer
+    return _learns_less(line, found) or answer if answer != "bad" else answer
 
 
-def _learns_less(line: Line, found: SlopeFit) -> bool:
-    """The branches together learn nearer to depth^-3/2 than to the depth^-1 that is predicted.
+def _learns_less(line: Line, found: SlopeFit) -> str:
+    """ "bad" or "unsure" where the branches together learn nearer to depth^-3/2 than to depth^-1; else "".
 
     The change of a branch has a part of first order in its matrices' changes, depth^-1, and at alpha = 1/2
-    products of the tail's change (depth^-1) with the inner one's (depth^-1/2). Where initial weights are
-    small, as in Hugging Face's language models, the products lead, and the best rate moves up with depth
-    (docs/check.md). A quarter separates the two laws; pooled over the branches that is well measured.
+    products of the tail's change (depth^-1) with n - 1 inner ones (each depth^-1/2). The branches add up
+    coherently, so together they move the stream by lr^n depth^-(n-1)/2, and to keep that
+
+        lr ~ depth^(n-1)/(2n),      n = 1: 0,  n = 2: +1/4,  n = 3: +1/3.
+
+    Where initial weights are small, as in Hugging Face's language models, the products lead, and the best
+    rate moves up with depth (docs/check.md). A quarter separates n = 1 from n = 2; pooled over the branches
+    that is well measured.
     """
-    pooled = line.module == ALL and line.quantity == "branch change" and line.axis == "depth"
+    if line.module != ALL or line.quantity != "branch change" or line.axis != "depth":
+        return ""
     low = line.expected.low if line.expected is not None else -math.inf
-    return pooled and found.high < low and found.slope < low - TOLERANCE
+    if found.high >= low or found.slope >= low - TOLERANCE:
+        return ""
+    return "bad" if found.slope + found.sure < low else "unsure"
 
 
 def _near(slope: float, want: Any) -> float:
@@ -383,16 +421,17 @@ def _advice(
     if any(not math.isfinite(c.slope) for c in unsure):
         return "the smallest size diverged: lower lr."
     slow = [c for c in unsure if c.quantity == "branch change" and c.axis == "depth" and c.slope < c.expected]
+    first = ""
     if slow and about["scheme"] != "completep":
-        return (
-            "branches learn less with depth than this scheme predicts: the best rate may move up with depth. "
-            'scheme="completep" keeps it; or sweep over depth (docs/check.md has what was measured).'
+        first = (
+            "branches seem to learn less with depth than this scheme predicts: the best rate may move up "
+            'with depth, and scheme="completep" keeps it. '
         )
     known = [w for w in wants if w is not None]
     if len(known) == len(wants):
-        return f"{max(known)} seeds would decide."
+        return f"{first}{max(known)} seeds would decide."
     return (
-        f"{len(wants) - len(known)} slopes lie at the edge of the tolerance: "
+        f"{first}{len(wants) - len(known)} slopes lie at the edge of the tolerance: "
         f"sizes twice as large would decide{f', and {max(known)} seeds' if known else ''}."
     )
 
