@@ -114,7 +114,7 @@ def cases() -> list[Case]:
     add("hf:qwen3, longer", ("mup",), "width", wide, (-9, -5), longer["qwen3"])
     add("hf:gpt2, longer", ("depth-mup",), "depth", (2, 4, 8, 16), (-9, -4.5), longer["gpt2"])
     neox = dict(longer["gpt2"], model="hf:gpt_neox")
-    add("hf:gpt_neox, longer", ("depth-mup",), "depth", (2, 4, 8, 16), (-9, -4.5), neox)
+    add("hf:gpt_neox, longer", ("depth-mup",), "depth", deep, (-9, -5), neox)
     descent = dict(adam, optimizer="sgd")
     add("mlp, two matrices, later", ("sp", "mup"), "width", (32, 64, 128, 256), (-6, 1), descent)
     return found
