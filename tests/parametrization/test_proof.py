@@ -361,13 +361,67 @@ PLANTED = {
 }
 
 
+# The same in published families. ResNets over depth are far from their limit whatever the plan: only width.
+PLANTED_IN_FAMILIES = {
+    "llama: no attention factor": (folds_without("attention"), "hf:llama-gqa", WIDE),
+    "llama: branches not scaled": (place("tail", init=lambda m: 1.0), "hf:llama-gqa", DEEP),
+    "llama: depth counted twice": (depth_of(2.0), "hf:llama-gqa", DEEP),
+    "llama: the multiplier in another matrix": (tail_is("gate_proj"), "hf:llama-gqa", DEEP),
+    "llama: readout start over the root": (scales(readout, init=lambda i, o: i**-0.5), "hf:llama-gqa", WIDE),
+    "llama: an embedding taken for a hidden matrix": (
+        role_of("embed_tokens.weight", m_in=4.0),
+        "hf:llama-gqa",
+        WIDE,
+    ),
+    "gpt2: no attention factor": (folds_without("attention"), "hf:gpt2", WIDE),
+    "gpt2: a tied head left unscaled": (folds_without("tied"), "hf:gpt2", WIDE),
+    "gpt2: depth counted twice": (depth_of(2.0), "hf:gpt2", DEEP),
+    "gpt2: tails with the base's rate": (place("tail", u=lambda m: 1.0), "hf:gpt2", DEEP),
+    "gpt2: hidden rate over the root": (scales(hidden, u=lambda i, o: i**-0.5), "hf:gpt2", WIDE),
+    "vit: readout rate not over the fan-in": (scales(readout, u=lambda i, o: 1.0), "hf:vit", WIDE),
+    "vit: no attention factor": (folds_without("attention"), "hf:vit", WIDE),
+    "vit: the multiplier in the first matrix": (tail_is("intermediate"), "hf:vit", DEEP),
+    "vit: inner layers with the base's rate": (place("branch", u=lambda m: 1.0), "hf:vit", DEEP),
+    "resnet: hidden rate not over the fan-in": (scales(hidden, u=lambda i, o: 1.0), "hf:resnet", WIDE),
+    "resnet: readout start over the root": (scales(readout, init=lambda i, o: i**-0.5), "hf:resnet", WIDE),
+    "resnet: norms with a rate over the width": (scales(elementwise, u=lambda i, o: 1 / o), "hf:resnet", WIDE),
+    "mixtral: a router taken for a hidden matrix": (role_of("gate.weight", m_out=4.0), "hf:mixtral", WIDE),
+    "mamba: hidden start not scaled": (scales(hidden, init=lambda i, o: 1.0), "hf:mamba", WIDE),
+    "gemma2: branches not scaled": (place("tail", init=lambda m: 1.0), "hf:gemma2", DEEP),
+    "regnet: hidden rate over the root": (scales(hidden, u=lambda i, o: i**-0.5), "hf:regnet", WIDE),
+}
+
+
+def planted(name, size, seed=0):
+    """The plan of a structure, or of a published family as hf:NAME."""
+    if name.startswith("hf:"):
+        from families import FAMILIES
+
+        build, example, *_ = FAMILIES[name.removeprefix("hf:")]
+        return proven(build, size, example=example, seed=seed)
+    case = CASES[name]
+    return proven(case.build, size, example=case.example, seed=seed, overrides=case.overrides)
+
+
 @pytest.mark.parametrize("fault", PLANTED)
 def test_planted_faults_show(fault, monkeypatch):
     plant, name, size = PLANTED[fault]
-    case = CASES[name]
     plant(monkeypatch)
     try:
-        p = proven(case.build, size, example=case.example, overrides=case.overrides)
+        p = planted(name, size)
+    except trimtab.StructureError:
+        return
+    assert p.proof.verdict == "wrong", f"{p.proof.total}\n" + "\n".join(map(str, p.proof))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", PLANTED_IN_FAMILIES)
+def test_planted_faults_show_in_published_families(fault, monkeypatch):
+    pytest.importorskip("transformers", reason="the [hf] extra is not installed")
+    plant, name, size = PLANTED_IN_FAMILIES[fault]
+    plant(monkeypatch)
+    try:
+        p = planted(name, size)
     except trimtab.StructureError:
         return
     assert p.proof.verdict == "wrong", f"{p.proof.total}\n" + "\n".join(map(str, p.proof))
