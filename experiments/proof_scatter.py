@@ -127,7 +127,7 @@ def faults(path, args):
 
     planted = {} if args.only == "families" else dict(test_proof.PLANTED)
     if args.only != "structures":
-        planted |= test_proof.PLANTED_IN_FAMILIES
+        planted |= test_proof.PLANTED_IN_FAMILIES | test_proof.MISSED
     with open(path, "a", newline="") as f:
         for name, (plant, model, size) in planted.items():
             for seed in range(args.first, args.first + args.draws):

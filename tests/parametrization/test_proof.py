@@ -380,15 +380,22 @@ PLANTED_IN_FAMILIES = {
     "gpt2: hidden rate over the root": (scales(hidden, u=lambda i, o: i**-0.5), "hf:gpt2", WIDE),
     "vit: readout rate not over the fan-in": (scales(readout, u=lambda i, o: 1.0), "hf:vit", WIDE),
     "vit: no attention factor": (folds_without("attention"), "hf:vit", WIDE),
-    "vit: the multiplier in the first matrix": (tail_is("intermediate"), "hf:vit", DEEP),
+    "vit: the multiplier in the first matrix": (tail_is("fc1"), "hf:vit", DEEP),
     "vit: inner layers with the base's rate": (place("branch", u=lambda m: 1.0), "hf:vit", DEEP),
     "resnet: hidden rate not over the fan-in": (scales(hidden, u=lambda i, o: 1.0), "hf:resnet", WIDE),
     "resnet: readout start over the root": (scales(readout, init=lambda i, o: i**-0.5), "hf:resnet", WIDE),
     "resnet: norms with a rate over the width": (scales(elementwise, u=lambda i, o: 1 / o), "hf:resnet", WIDE),
     "mixtral: a router taken for a hidden matrix": (role_of("gate.weight", m_out=4.0), "hf:mixtral", WIDE),
     "mamba: hidden start not scaled": (scales(hidden, init=lambda i, o: 1.0), "hf:mamba", WIDE),
-    "gemma2: branches not scaled": (place("tail", init=lambda m: 1.0), "hf:gemma2", DEEP),
     "regnet: hidden rate over the root": (scales(hidden, u=lambda i, o: i**-0.5), "hf:regnet", WIDE),
+}
+
+# Known misses: worth less than the bound where branches are small (ViT draws its matrices at 0.02), or within what a
+# base far from its limit may do (Gemma-2). experiments/proof_scatter.py counts them with the others.
+MISSED = {
+    "vit: branches not scaled": (place("tail", init=lambda m: 1.0), "hf:vit", DEEP),
+    "gemma2: branches not scaled": (place("tail", init=lambda m: 1.0), "hf:gemma2", DEEP),
+    "resnet: branches not scaled": (place("tail", init=lambda m: 1.0), "hf:resnet", DEEP),
 }
 
 

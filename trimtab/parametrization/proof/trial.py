@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from trimtab.parametrization.result import Parametrization
 
 WORK = 2e10  # multiply-adds of one forward of the target above which a proof is left to the user
-DRAWS = 6  # of the weights, where the first says "wrong"
+DRAWS = 8  # of the weights, where the first says "wrong"
 ONE_SIDED = 0.3  # mean over rms of a tensor beyond which its numbers are no draw about 0
 SMALL = 0.1  # what a tensor that starts at zero is tried at, over a usual start
 
@@ -310,7 +310,7 @@ def _both(
         n: redrawn(_of_base(p.rows.get(grown.get(n, "")), q, n, trial.zero.get(grown.get(n, ""))), n, draw)
         for n, q in base.named_parameters()
     }
-    many = COTANGENTS if draw == 0 else COTANGENTS // 4  # further draws scatter more than their cotangents
+    many = COTANGENTS if draw == 0 else COTANGENTS // 2  # further draws scatter more than their cotangents
     run = functools.partial(
         backward, base, theirs, trial.example, measure=of_base, cut=cut.base, cotangents=many
     )

@@ -35,7 +35,7 @@ BOUND = (
 TOTAL = 1.5  # all kinds together
 NARROW = 64  # below this width one kind scatters too much: only the total is judged
 FEW = 64  # numbers of the base (times cotangents) below which a sum of |g| is chance
-SURE = 2.0  # standard errors of the mean of several draws that must lie between a kind and the bound
+SURE = 1.5  # standard errors of the mean of several draws that must lie between a kind and the bound
 FAINT = 1e-6  # of the largest entry's rms: a gradient that is rounding (key biases under softmax)
 
 
@@ -118,6 +118,17 @@ class Proof(Sequence[ProofRow]):
         if self.total is None:
             return "untested"
         return self.total.verdict
+
+    def summary(self) -> str:
+        """The verdict in a line, with the reason where there is one to look at.
+
+        >>> Proof(reason="it is too large").summary()
+        'untested: it is too large'
+        """
+        if self.wrong:
+            more = f"; and {len(self.wrong) - 2} more" if len(self.wrong) > 2 else ""
+            return f"wrong: {'; '.join(map(str, self.wrong[:2]))}{more}"
+        return f"{self.verdict}: {self.reason}" if self.reason else self.verdict
 
     def __str__(self) -> str:
         if self.total is None or self.total.change is None:
