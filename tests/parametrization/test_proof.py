@@ -540,3 +540,44 @@ def test_an_optimizer_with_another_law_is_wrong(monkeypatch):
     p = trimtab.parametrize(model, base, example=X)
     with pytest.warns(UserWarning, match="does not hold"):
         assert p.prove(model, base, WholeNorm).verdict == "wrong"
+
+
+class SlowSign(torch.optim.Optimizer):
+    """sign(g): elementwise, a law that is measured and not known by name."""
+
+    def __init__(self, params, lr=1e-3):
+        super().__init__(params, {"lr": lr})
+
+    def step(self, closure=None):
+        loss = closure() if closure is not None else None
+        with torch.no_grad():
+            for group in self.param_groups:
+                for q in group["params"]:
+                    if q.grad is not None:
+                        q.sub_(group["lr"] * q.grad.sign())
+        return loss
+
+
+def test_an_optimizer_that_is_not_known_is_proven_when_it_is_built(monkeypatch):
+    """By its own step on copies: nothing moves, a wrong one warns once, a pair that has moved is said."""
+    case = CASES["pre-norm-mlp"]
+    torch.manual_seed(0)
+    model, base = case.build(*WIDE), case.build(*BASE)
+    p = trimtab.parametrize(model, base, example=X)
+    before, made = copy.deepcopy(model.state_dict()), p.proof
+    p.optimizer(SlowSign, lr=1e-3)
+    assert p.proof is made and SlowSign in p._tried
+    p.optimizer(torch.optim.AdamW, lr=1e-3)
+    assert torch.optim.AdamW not in p._tried
+    evidence = optimizers.law_of(SlowSign, {}, 1e-3).evidence
+    admitted = optimizers.Law("WholeNorm", rules.FAMILIES["AdamW"], evidence)
+    monkeypatch.setattr(optimizers, "_remembered", lambda *_: admitted)
+    with pytest.warns(UserWarning, match="does not hold"):
+        p.optimizer(WholeNorm, lr=1e-3)
+    assert p.proof.verdict == "wrong"
+    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+    again = trimtab.parametrize(case.build(*WIDE), base, example=X)
+    with torch.no_grad():
+        base.stem.weight.mul_(2.0)
+    again.optimizer(WholeNorm, lr=1e-3)
+    assert any("not proven by a step of its own" in note for note in again.notes)
