@@ -45,7 +45,9 @@ if TYPE_CHECKING:
     from trimtab.parametrization.result import Parametrization
 
 WORK = 2e10  # multiply-adds of one forward of the target above which a proof is left to the user
-DRAWS = 8  # of the weights, where the first says "wrong"
+DRAWS = (12, 6)  # of the weights, where the first says "wrong": of a small model, and of one beyond SLOW
+SLOW = 5e7  # multiply-adds of a forward
+SIGNS = 65521  # drawn for one tensor and repeated: a prime, so that no width is a multiple of it
 ONE_SIDED = 0.3  # mean over rms of a tensor beyond which its numbers are no draw about 0
 SMALL = 0.1  # what a tensor that starts at zero is tried at, over a usual start
 
@@ -211,7 +213,7 @@ def prove(
     normed = base.training and model.training and any(isinstance(m, norms) for m in base.modules())
     modes = (True, False) if normed else (False,)
     found = Proof(reason="nothing was tried")
-    for draws in (1, DRAWS):  # what one draw calls wrong may be chance: other draws of the same laws tell
+    for draws in (1, DRAWS[trial.work > SLOW]):  # what one draw calls wrong may be chance: other draws of the same laws tell
         for training in modes:
             found = _prove_in(
                 p, trial, model, base, rescaled=rescaled, steps=steps, training=training, draws=draws
@@ -310,7 +312,7 @@ def _both(
         n: redrawn(_of_base(p.rows.get(grown.get(n, "")), q, n, trial.zero.get(grown.get(n, ""))), n, draw)
         for n, q in base.named_parameters()
     }
-    many = COTANGENTS if draw == 0 else COTANGENTS // 2  # further draws scatter more than their cotangents
+    many = COTANGENTS if draw == 0 else COTANGENTS // 4  # further draws scatter more than their cotangents
     run = functools.partial(
         backward, base, theirs, trial.example, measure=of_base, cut=cut.base, cotangents=many
     )
@@ -373,7 +375,8 @@ def redrawn(x: Tensor, seed: str, draw: int) -> Tensor:
     if abs(float(wide.mean())) > ONE_SIDED * float(wide.square().mean().sqrt()):
         return x
     generator = torch.Generator().manual_seed(sum(map(ord, seed)) + 7919 * draw)
-    return x * (2 * torch.randint(0, 2, x.shape, generator=generator) - 1).to(x)
+    signs = 2.0 * torch.randint(0, 2, (min(SIGNS, x.numel()),), generator=generator).to(x) - 1.0
+    return x * signs.repeat(-(-x.numel() // len(signs)))[: x.numel()].view(x.shape)
 
 
 @dataclasses.dataclass(frozen=True)
