@@ -7,9 +7,10 @@ python experiments/proof_scatter.py faults faults.csv [--first 0 --draws 3]    t
 python experiments/proof_scatter.py table rows.csv faults.csv  alarms and misses by bound, for docs/proof.md
 
 A plan is read once for each model and size; each further draw is rescaled by the laws found (`p.on`) and
-tried again. What is in the file already is not measured again, so a run that was stopped goes on, and more draws
-are added with --first. Everything is measured at the lowest bound of the table, LOWEST: other draws of the weights
-are tried from there on, so at a higher bound the table counts a few alarms that a first draw would not have raised.
+tried again. What is in the file already is not measured again, so a run that was stopped goes on, and more
+draws are added with --first. Everything is measured at the lowest bound of the table, LOWEST: other draws of
+the weights are tried from there on, so at a higher bound the table counts a few alarms that a first draw
+would not have raised.
 """
 
 import argparse
@@ -107,7 +108,9 @@ def measure(path, args):
         out = csv.writer(f)
         for size in args.sizes:
             for name, build, example, overrides in models(args.only):
-                missing = [k for k in range(args.first, args.first + args.draws) if (name, size, k) not in done]
+                missing = [
+                    k for k in range(args.first, args.first + args.draws) if (name, size, k) not in done
+                ]
                 if (args.names and name not in args.names) or not missing or (name, size) in NOT_RIGHT:
                     continue
                 more = {"first": missing[0], "draws": len(missing)}

@@ -39,7 +39,9 @@ class Status:
         if self.json:
             top = None if best is None else {"train_loss": best[0], "config": best[1]}
             wrong = [{"size": where, "proof": said} for where, said in store.wrong_proofs()]
-            print(json.dumps({"counts": counts, "best": top, "errors": store.errors(), "wrong_proofs": wrong}))
+            print(
+                json.dumps({"counts": counts, "best": top, "errors": store.errors(), "wrong_proofs": wrong})
+            )
         else:
             print("\n".join(_lines(store, counts, best)))
         if counts["waiting"] + counts["running"] + counts["interrupted"]:

@@ -368,8 +368,8 @@ class Parametrization:
         return optimizer
 
     def _try_unknown(self, cls: Any, lr: float, only: Only, hyper: Mapping[str, Any]) -> None:
-        """One step of an optimizer whose law was measured and not derived, on copies of the pair this plan was
-        tried on; p.proof is its proof where that fails."""
+        """One step of an optimizer whose law was measured and not derived, on copies of the pair that this
+        plan was tried on; p.proof is its proof where that fails."""
         if self._start is None or cls in self._tried or not law_of(cls, hyper, lr).evidence:
             return
         self._tried.add(cls)

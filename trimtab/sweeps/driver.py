@@ -333,11 +333,12 @@ def proof_warning(where: str, said: str) -> str:
     """What the user is told of a size whose proof by one step failed.
 
     >>> print(proof_warning("mup, width 64, depth 2", "wrong: head.weight: ..."))
-    WARNING: at mup, width 64, depth 2 the parametrization does not hold for a first step (wrong: head.weight: ...). Its losses are not those of the rules: see docs/proof.md, `trimtab explain`.
+    WARNING: at mup, width 64, depth 2 the parametrization does not hold for a first step
+      (wrong: head.weight: ...). What is seen at this size says nothing about the scheme: docs/proof.md
     """
     return (
-        f"WARNING: at {where} the parametrization does not hold for a first step ({said}). Its losses are not "
-        "those of the rules: see docs/proof.md, `trimtab explain`."
+        f"WARNING: at {where} the parametrization does not hold for a first step\n"
+        f"  ({said}). What is seen at this size says nothing about the scheme: docs/proof.md"
     )
 
 

@@ -454,7 +454,7 @@ class Store:
         return (found[0][0], json.loads(found[0][1])) if found else None
 
     def wrong_proofs(self) -> list[tuple[str, str]]:
-        """(scheme, width and depth in words; what its proof by one step said) of the sizes where it failed."""
+        """(scheme, width and depth in words; what its proof by one step said) of the sizes that fail it."""
         found = self._read(
             "SELECT json_extract(config, '$.scheme'), json_extract(config, '$.width'), "
             "json_extract(config, '$.depth'), min(json_extract(result, '$.proof')) AS said FROM cells "

@@ -131,7 +131,7 @@ def prepare(c: Comparison, rows: Mapping[str, Row], scheme: Scheme, example: Any
 
 
 def _spans(c: Comparison, scheme: Scheme) -> dict[str, tuple[float, float]]:
-    """What a base far from its limit may add, by parameter: its branches'; outside all, what any branch has."""
+    """What a base far from its limit may add, by parameter; outside all branches, what any of them has."""
     of_branch = spans(c.model, c.base, c.pairing.branch_twin, scheme.alpha)
     if not of_branch:
         return {}
@@ -213,7 +213,10 @@ def prove(
     normed = base.training and model.training and any(isinstance(m, norms) for m in base.modules())
     modes = (True, False) if normed else (False,)
     found = Proof(reason="nothing was tried")
-    for draws in (1, DRAWS[trial.work > SLOW]):  # what one draw calls wrong may be chance: other draws of the same laws tell
+    for draws in (
+        1,
+        DRAWS[trial.work > SLOW],
+    ):  # what one draw calls wrong may be chance: other draws of the same laws tell
         for training in modes:
             found = _prove_in(
                 p, trial, model, base, rescaled=rescaled, steps=steps, training=training, draws=draws

@@ -253,8 +253,8 @@ def judged(
     """The proof of a plan from the sums of two backward passes.
 
     Args:
-        draws: the sums in model and base; where there are several, their mean is judged, and a kind whose draws
-            scatter so much that the mean could lie within the bound is "untested".
+        draws: the sums in model and base; where there are several, their mean is judged, and a kind whose
+            draws scatter so much that the mean could lie within the bound is "untested".
         step: the sums are those of an optimizer's step, which carries its own factors: how it answers to the
             gradient, 1 (its
             sum g d grows as |g|, as Adam's) or 2 (as g^2, as SGD's); 0 where u is still to be multiplied in.
@@ -435,7 +435,7 @@ STEEP = (
 
 
 def _verdict(off: float, beyond: float, entries: int, frozen: bool, claim: Claim) -> tuple[Verdict, str]:
-    """The verdict of a kind that is off by exp(off), and by exp(beyond) from what a base far from its limit has."""
+    """The verdict of a kind that is off by exp(off); by exp(beyond), were the base far from its limit."""
     if frozen:
         return "not claimed", "it is frozen"
     if not claim.claimed:
