@@ -15,10 +15,10 @@ Llama's embeddings at 0.02 under alpha = 1, a ResNet of unnormalised branches as
 alpha.
 
 Where the end is the same the way there may not be (`spans`). A branch that takes the stream from v_- to v_+
-in one go sees what was before it and is seen behind it; the m_L branches that take its place go in small steps
-over v_-, ..., v_j, ..., v_+. A cotangent falls as v^-1/2 along the stream (each branch with a norm adds to it
-what it adds to the stream), and what tokens have of their own as v^-1/2 too, so the first gradient of such a
-branch is, over its twin's, between
+in one go sees what was before it and is seen behind it; the m_L branches that take its place go in small
+steps over v_-, ..., v_j, ..., v_+. A cotangent falls as v^-1/2 along the stream (each branch with a norm adds
+to it what it adds to the stream), and what tokens have of their own as v^-1/2 too, so the first gradient of
+such a branch is, over its twin's, between
 
     low  = mean_j (v_- v_+ / v_(j-1) v_j)^1/2    what answers to differences between tokens (queries, keys)
     high = (mean_j v_+ / v_j)^1/2                what answers to the cotangent alone (values, MLPs)

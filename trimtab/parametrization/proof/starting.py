@@ -1,8 +1,9 @@
 """The pair of models that a plan was tried on: `p.optimizer` tries a class that the rules do not know on it.
 
 A class that torch wrote has a law that was derived; any other was measured on small tensors, which is no
-proof for this model. So the optimizer that `p.optimizer` built takes one step on copies of the pair. That says
-something only while both have the numbers they started with: torch counts each tensor's changes in place.
+proof for this model. So the optimizer that `p.optimizer` built takes one step on copies of the pair. That
+says something only while both have the numbers they started with: torch counts the changes of each tensor in
+place.
 """
 
 from __future__ import annotations
