@@ -3,6 +3,8 @@ changes."""
 
 import copy
 import dataclasses
+import itertools
+import math
 import warnings
 
 import pytest
@@ -15,6 +17,7 @@ from trimtab.parametrization import rules
 from trimtab.parametrization.comparison import depths, roles
 from trimtab.parametrization.folds import collecting as folds
 from trimtab.parametrization.optimizers import laws as optimizers
+from trimtab.parametrization.proof import deep_limit
 from trimtab.parametrization.proof import trial as proof
 
 BASE, WIDE, DEEP = (64, 2), (256, 2), (64, 8)
@@ -361,13 +364,79 @@ PLANTED = {
 }
 
 
+# The same in published families. ResNets over depth are far from their limit whatever the plan: only width.
+PLANTED_IN_FAMILIES = {
+    "llama: no attention factor": (folds_without("attention"), "hf:llama-gqa", WIDE),
+    "llama: branches not scaled": (place("tail", init=lambda m: 1.0), "hf:llama-gqa", DEEP),
+    "llama: depth counted twice": (depth_of(2.0), "hf:llama-gqa", DEEP),
+    "llama: the multiplier in another matrix": (tail_is("gate_proj"), "hf:llama-gqa", DEEP),
+    "llama: readout start over the root": (scales(readout, init=lambda i, o: i**-0.5), "hf:llama-gqa", WIDE),
+    "llama: an embedding taken for a hidden matrix": (
+        role_of("embed_tokens.weight", m_in=4.0),
+        "hf:llama-gqa",
+        WIDE,
+    ),
+    "gpt2: no attention factor": (folds_without("attention"), "hf:gpt2", WIDE),
+    "gpt2: a tied head left unscaled": (folds_without("tied"), "hf:gpt2", WIDE),
+    "gpt2: depth counted twice": (depth_of(2.0), "hf:gpt2", DEEP),
+    "gpt2: tails with the base's rate": (place("tail", u=lambda m: 1.0), "hf:gpt2", DEEP),
+    "gpt2: hidden rate over the root": (scales(hidden, u=lambda i, o: i**-0.5), "hf:gpt2", WIDE),
+    "vit: readout rate not over the fan-in": (scales(readout, u=lambda i, o: 1.0), "hf:vit", WIDE),
+    "vit: no attention factor": (folds_without("attention"), "hf:vit", WIDE),
+    "vit: the multiplier in the first matrix": (tail_is("fc1"), "hf:vit", DEEP),
+    "vit: inner layers with the base's rate": (place("branch", u=lambda m: 1.0), "hf:vit", DEEP),
+    "resnet: hidden rate not over the fan-in": (scales(hidden, u=lambda i, o: 1.0), "hf:resnet", WIDE),
+    "resnet: readout start over the root": (scales(readout, init=lambda i, o: i**-0.5), "hf:resnet", WIDE),
+    "resnet: norms with a rate over the width": (
+        scales(elementwise, u=lambda i, o: 1 / o),
+        "hf:resnet",
+        WIDE,
+    ),
+    "mixtral: a router taken for a hidden matrix": (role_of("gate.weight", m_out=4.0), "hf:mixtral", WIDE),
+    "mamba: hidden start not scaled": (scales(hidden, init=lambda i, o: 1.0), "hf:mamba", WIDE),
+    "regnet: hidden rate over the root": (scales(hidden, u=lambda i, o: i**-0.5), "hf:regnet", WIDE),
+}
+
+# Known misses: worth less than the bound where branches are small (ViT draws its matrices at 0.02), or within
+# what a base far from its limit may do (Gemma-2, ResNets). experiments/proof_scatter.py counts them with the
+# others.
+MISSED = {
+    "vit: branches not scaled": (place("tail", init=lambda m: 1.0), "hf:vit", DEEP),
+    "gemma2: branches not scaled": (place("tail", init=lambda m: 1.0), "hf:gemma2", DEEP),
+    "resnet: branches not scaled": (place("tail", init=lambda m: 1.0), "hf:resnet", DEEP),
+}
+
+
+def planted(name, size, seed=0):
+    """The plan of a structure, or of a published family as hf:NAME."""
+    if name.startswith("hf:"):
+        from families import FAMILIES
+
+        build, example, *_ = FAMILIES[name.removeprefix("hf:")]
+        return proven(build, size, example=example, seed=seed)
+    case = CASES[name]
+    return proven(case.build, size, example=case.example, seed=seed, overrides=case.overrides)
+
+
 @pytest.mark.parametrize("fault", PLANTED)
 def test_planted_faults_show(fault, monkeypatch):
     plant, name, size = PLANTED[fault]
-    case = CASES[name]
     plant(monkeypatch)
     try:
-        p = proven(case.build, size, example=case.example, overrides=case.overrides)
+        p = planted(name, size)
+    except trimtab.StructureError:
+        return
+    assert p.proof.verdict == "wrong", f"{p.proof.total}\n" + "\n".join(map(str, p.proof))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", PLANTED_IN_FAMILIES)
+def test_planted_faults_show_in_published_families(fault, monkeypatch):
+    pytest.importorskip("transformers", reason="the [hf] extra is not installed")
+    plant, name, size = PLANTED_IN_FAMILIES[fault]
+    plant(monkeypatch)
+    try:
+        p = planted(name, size)
     except trimtab.StructureError:
         return
     assert p.proof.verdict == "wrong", f"{p.proof.total}\n" + "\n".join(map(str, p.proof))
@@ -479,3 +548,110 @@ def test_an_optimizer_with_another_law_is_wrong(monkeypatch):
     p = trimtab.parametrize(model, base, example=X)
     with pytest.warns(UserWarning, match="does not hold"):
         assert p.prove(model, base, WholeNorm).verdict == "wrong"
+
+
+class SlowSign(torch.optim.Optimizer):
+    """sign(g): elementwise, a law that is measured and not known by name."""
+
+    def __init__(self, params, lr=1e-3):
+        super().__init__(params, {"lr": lr})
+
+    def step(self, closure=None):
+        loss = closure() if closure is not None else None
+        with torch.no_grad():
+            for group in self.param_groups:
+                for q in group["params"]:
+                    if q.grad is not None:
+                        q.sub_(group["lr"] * q.grad.sign())
+        return loss
+
+
+def test_an_optimizer_that_is_not_known_is_proven_when_it_is_built(monkeypatch):
+    """By its own step on copies: nothing moves, a wrong one warns once, a pair that has moved is said."""
+    case = CASES["pre-norm-mlp"]
+    torch.manual_seed(0)
+    model, base = case.build(*WIDE), case.build(*BASE)
+    p = trimtab.parametrize(model, base, example=X)
+    before, made = copy.deepcopy(model.state_dict()), p.proof
+    p.optimizer(SlowSign, lr=1e-3)
+    assert p.proof is made and SlowSign in p._tried
+    p.optimizer(torch.optim.AdamW, lr=1e-3)
+    assert torch.optim.AdamW not in p._tried
+    evidence = optimizers.law_of(SlowSign, {}, 1e-3).evidence
+    admitted = optimizers.Law("WholeNorm", rules.FAMILIES["AdamW"], evidence)
+    monkeypatch.setattr(optimizers, "_remembered", lambda *_: admitted)
+    with pytest.warns(UserWarning, match="does not hold"):
+        p.optimizer(WholeNorm, lr=1e-3)
+    assert p.proof.verdict == "wrong"
+    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+    again = trimtab.parametrize(case.build(*WIDE), base, example=X)
+    with torch.no_grad():
+        base.stem.weight.mul_(2.0)
+    again.optimizer(WholeNorm, lr=1e-3)
+    assert any("not proven by a step of its own" in note for note in again.notes)
+
+
+# -- what is wanted where it is not 1, and what settles a suspicion
+# ----------------------------------------------------
+
+
+def test_which_expert_was_chosen_has_no_gradient():
+    """A router's gradient comes through the weights of its experts, not through the indices of the chosen
+    ones: spread over a width that grows, m^-1/2. Over 4x width from 32, 64 and 128 it was measured 0.47 to
+    0.48."""
+    pytest.importorskip("transformers", reason="the [hf] extra is not installed")
+    p = planted("hf:mixtral", WIDE)
+    (router,) = [row for row in p.proof if row.kind.endswith("mlp.gate.weight")]
+    assert router.wanted == pytest.approx(0.5, rel=0.25) and router.verdict == "good"
+
+
+def test_the_span_of_a_steep_branch_is_that_of_its_integral():
+    """Of many steps, with k = ln(v1/v0) / (v1 - v0): high^2 = v1 k, low^2 = v0 v1 k^2."""
+    before, after, count = 0.026, 1.026, 20000
+    walk = [before + (after - before) * k / count for k in range(count + 1)]
+    low, high = deep_limit._span((before, after), list(itertools.pairwise(walk)))
+    mean = math.log(after / before) / (after - before)
+    assert high == pytest.approx(math.sqrt(after * mean), rel=1e-3)
+    assert low == pytest.approx(math.sqrt(before * after) * mean, rel=1e-3)
+    assert deep_limit._span((1.0, 1.01), [(1.0, 1.005), (1.005, 1.01)]) == pytest.approx((1.0, 1.0), abs=4e-3)
+
+
+@pytest.mark.parametrize(("depth", "said"), [(8, True), (2, False)])
+def test_a_base_whose_branches_make_its_stream_is_far_from_its_limit(depth, said):
+    """Gemma-2: embeddings of 0.16, branches of 1. Right over width, and over depth not wrong."""
+    pytest.importorskip("transformers", reason="the [hf] extra is not installed")
+    p = planted("hf:gemma2", (64 if said else 128, depth))
+    assert p.proof.verdict != "wrong", "\n".join(map(str, p.proof))
+    assert any(row.verdict == "far from its limit" for row in p.proof) == said
+    assert max(row.span[1] for row in p.proof) == pytest.approx(1.5 if said else 1.0, abs=0.2)
+
+
+def test_another_draw_has_the_law_of_the_first():
+    torch.manual_seed(0)
+    w, state = torch.randn(300, 400), torch.get_rng_state()
+    drawn = [proof.redrawn(w, "w", k) for k in (1, 2)]
+    assert torch.equal(torch.get_rng_state(), state) and proof.redrawn(w, "w", 0) is w
+    for x in drawn:
+        assert torch.equal(x.abs(), w.abs())
+        assert abs(float((x * w).mean())) < 4 / w.numel() ** 0.5  # independent of the first
+    assert abs(float((drawn[0] * drawn[1]).mean())) < 4 / w.numel() ** 0.5
+    for kept in (torch.ones(64), torch.full((64,), -0.5), torch.rand(64) + 0.5):  # gains, shifts, decays
+        assert torch.equal(proof.redrawn(kept, "gain", 1), kept)
+
+
+def test_chance_is_not_called_wrong_and_a_fault_is(monkeypatch):
+    """The first draw of a sum of few numbers may lie anywhere: several tell, by mean and scatter."""
+    tried = []
+    right = proof._prove_in
+
+    def looked(*args, **more):
+        found = right(*args, **more)
+        tried.append((more["draws"], found.verdict))
+        return found
+
+    monkeypatch.setattr(proof, "_prove_in", looked)
+    assert planted("pre-norm-mlp", WIDE).proof.verdict == "good" and [d for d, _ in tried] == [1]
+    tried.clear()
+    scales(hidden, u=lambda i, o: 1.0)(monkeypatch)
+    assert planted("pre-norm-mlp", WIDE).proof.verdict == "wrong"
+    assert tried == [(1, "wrong"), (proof.DRAWS[0], "wrong")]

@@ -453,3 +453,57 @@ def test_what_cannot_be_set_up_leaves_nothing_behind(tmp_path):
     with pytest.raises(InputError, match="no such size"):
         sweep(wanted, tmp_path / "s.db")
     assert [p.name for p in tmp_path.iterdir() if p.name != "__pycache__"] == ["mine.py"]
+
+
+HEADS = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, n, summed):
+        super().__init__()
+        self.stem, self.up, self.down = nn.Linear(64, n), nn.Linear(n, n), nn.Linear(n, n)
+        self.summed, self.head = summed, nn.Linear(n, 10)
+        if summed:
+            self.head = nn.ParameterList([torch.randn(10, n)])
+
+    def forward(self, x):
+        h = self.stem(x.flatten(1))
+        h = h + self.down(torch.relu(self.up(h)))
+        return -(h[:, None] - self.head[0]).square().sum(-1) / 64 if self.summed else self.head(h)
+
+def build(width, depth, summed=True):
+    return Net(width, summed)
+"""
+
+
+@pytest.mark.parametrize("summed", [True, False])
+def test_a_size_whose_proof_fails_is_said_everywhere(tmp_path, capsys, summed):
+    """A head that sums over the width is carried wrongly: its size is named once while the sweep runs, and by
+    status and report; one that is carried well is named nowhere."""
+    (tmp_path / "mine.py").write_text(HEADS)
+    run = dict(SMALL) | {
+        "model": f"{tmp_path}/mine.py:build",
+        "model_options": {"summed": summed},
+        "optimizer": "adam",
+        "data": "digits",
+    }
+    table = GOOD | {"base": [64, 1], "widths": [64, 256], "depths": [1], "schemes": ["mup"], "run": run}
+    table |= {"seeds": 1, "axes": {"lr": [1e-3, 2e-3]}}
+    store = tmp_path / "a.db"
+    outcome = sweep(table, store, workers=1)
+    where = "mup, width 256, depth 1"
+    assert sum(where in line and "does not hold" in line for line in outcome.said) == summed
+    opened = Store(store)
+    proofs = opened.to_pandas().set_index("width")["proof"]
+    assert list(proofs[64].unique()) == ["good"]
+    assert all(said.startswith("wrong" if summed else "good") for said in proofs[256])
+    assert [size for size, _ in opened.wrong_proofs()] == [where] * summed
+    assert "proof" not in RunConfig.model_fields, "what was found is no part of a cell's name"
+    again = sweep(table, store, workers=1)
+    assert not any("does not hold" in line for line in again.said)
+    capsys.readouterr()
+    cli.main(["status", str(store)])
+    assert (f"WARNING: at {where}" in capsys.readouterr().out) == summed
+    cli.main(["report", str(store), "-o", str(tmp_path / "page.html")])
+    assert ("does not hold for a first step at " + where in (tmp_path / "page.html").read_text()) == summed

@@ -38,7 +38,10 @@ class Status:
         best = store.best()
         if self.json:
             top = None if best is None else {"train_loss": best[0], "config": best[1]}
-            print(json.dumps({"counts": counts, "best": top, "errors": store.errors()}))
+            wrong = [{"size": where, "proof": said} for where, said in store.wrong_proofs()]
+            print(
+                json.dumps({"counts": counts, "best": top, "errors": store.errors(), "wrong_proofs": wrong})
+            )
         else:
             print("\n".join(_lines(store, counts, best)))
         if counts["waiting"] + counts["running"] + counts["interrupted"]:
@@ -55,6 +58,9 @@ def _lines(store: Store, counts: Mapping[str, int], best: tuple[float, dict[str,
             "collapsed: the loss ended no lower than it began; trimtab transfer counts these with the "
             "diverged."
         )
+    from trimtab.sweeps.driver import proof_warning
+
+    lines += [proof_warning(where, said) for where, said in store.wrong_proofs()]
     if best is not None:
         lines.append(f"best so far: loss {best[0]:.4g} at {run_name(best[1])}")
     lines += [f"failed {cell}: {last_line(error)}" for cell, error in store.errors()]

@@ -31,7 +31,7 @@ class Sweep:
         from trimtab.commands.display import Display
         from trimtab.commands.status import count, describe, last_line
         from trimtab.refinement.sweeping import sweep
-        from trimtab.sweeps.driver import Stopped
+        from trimtab.sweeps.driver import Stopped, proof_warning
         from trimtab.sweeps.store import Store
 
         display = Display(Console(stderr=True))
@@ -51,6 +51,8 @@ class Sweep:
             return 130
         store = Store(outcome.store)
         print(describe(count(store), outcome.store))
+        for where, said in store.wrong_proofs():
+            print(proof_warning(where, said))
         for cell, error in store.errors(1):
             print(
                 f"the first failure, cell {cell}: {last_line(error)}\n  trimtab status {outcome.store} shows "

@@ -28,10 +28,11 @@ from trimtab.parametrization.optimizers import groups as grouping
 from trimtab.parametrization.optimizers.carrying import Carry
 from trimtab.parametrization.optimizers.clipping import clip
 from trimtab.parametrization.optimizers.groups import Factors, NoDecay, Only
-from trimtab.parametrization.optimizers.laws import default, family
+from trimtab.parametrization.optimizers.laws import default, family, law_of
 from trimtab.parametrization.optimizers.wrapped import parameters_inside
 from trimtab.parametrization.parameters import Branch, Row, row_from
 from trimtab.parametrization.proof import trial as proofs
+from trimtab.parametrization.proof.starting import Start
 from trimtab.parametrization.proof.verdicts import Proof
 from trimtab.parametrization.rules import Scheme
 from trimtab.parametrization.starts.base_draws import Draw
@@ -88,6 +89,8 @@ class Parametrization:
         self.horizon, self.decay = horizon, as_decay(decay)  # what groups were made with last
         self.proof = Proof(reason="nothing was tried yet")
         self._trial = trial
+        self._start: Start | None = None  # the pair of models that the plan was tried on
+        self._tried: set[Any] = set()  # optimizer classes whose step was tried
         self._applied = False  # the model's numbers are those it trains from
         self._carries: dict[Any, Carry] = {}  # of the optimizers whose groups were made
         self._exempt: set[str] = set()  # names that some groups do not decay, and names that some do
@@ -159,7 +162,7 @@ class Parametrization:
         if optimizer is not None:
             other = copy.copy(self)
             other.notes, other._models, other._carries = list(self.notes), [], dict(self._carries)
-            other._exempt, other._decayed = set(), set()
+            other._exempt, other._decayed, other._start = set(), set(), None
             steps = proofs.one_step(other, optimizer, hyper)
         rescaled = self._applied or not any(m is model for m in self._models)
         self.try_one_step(model, base, rescaled=rescaled, steps=steps)
@@ -176,6 +179,7 @@ class Parametrization:
     ) -> None:
         """Fill `p.proof`, with a warning and a note where it fails; `rescaled`: the model starts as it is."""
         self.proof = proofs.prove(self, self._trial, model, base, rescaled=rescaled, steps=steps)
+        self._start = Start.of(model, base)
         self.notes += [n for n in proofs.report(self.proof, strict=strict) if n not in self.notes]
 
     @property
@@ -360,7 +364,27 @@ class Parametrization:
             for name, p in self.named_parameters(model).items():
                 if p in optimizer.state and "sum" in optimizer.state[p]:
                     optimizer.state[p]["sum"] *= self.rows[name].s ** 2
+        self._try_unknown(cls, float(lr), only, hyper)
         return optimizer
+
+    def _try_unknown(self, cls: Any, lr: float, only: Only, hyper: Mapping[str, Any]) -> None:
+        """One step of an optimizer whose law was measured and not derived, on copies of the pair that this
+        plan was tried on; p.proof is its proof where that fails."""
+        if self._start is None or cls in self._tried or not law_of(cls, hyper, lr).evidence:
+            return
+        self._tried.add(cls)
+        name = getattr(cls, "__name__", str(cls))
+        if self._start.moved:
+            self.notes.append(
+                f"{name} is not proven by a step of its own: model or base have changed since they were "
+                "compared. p.prove(model, base, optimizer=...) tries it on a fresh pair."
+            )
+            return
+        before = self.proof
+        given = {k: v for k, v in hyper.items() if k != "weight_decay"} | ({"only": only} if only else {})
+        self.prove(self._start.model, self._start.base, cls, lr=lr, **given)
+        if self.proof.verdict != "wrong":
+            self.proof = before
 
     def export(
         self,

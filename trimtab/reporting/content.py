@@ -68,6 +68,7 @@ def page_content(source: RunSource, hp: str = "lr", metric: str = "train_loss") 
         "joint": _joint(source, where, overs, hp, metric),
         "counts": _counts(table),
         "failed": _failures(table),
+        "wrong": _wrong(table),
         "figures": figures,
         "runs": with_curves(source, choose_runs(transfers)) if "cell" in table else [],
         "finished": _count(table, FINISHED),
@@ -214,6 +215,17 @@ def _counts(table: Table) -> list[tuple[str, int]]:
     out = [(s, int(counts[s])) for s in ("done", "diverged", "running", "waiting", "failed") if s in counts]
     collapsed = int(table["collapsed"].fillna(False).astype(bool).sum()) if "collapsed" in table else 0
     return out + ([("collapsed (of done)", collapsed)] if collapsed else [])
+
+
+def _wrong(table: Table) -> list[dict[str, str]]:
+    """The sizes at which a first step does not do what the plan promises."""
+    if "proof" not in table:
+        return []
+    said = table[table["proof"].astype(str).str.startswith("wrong")]
+    return [
+        {"size": f"{r['scheme']}, width {r['width']}, depth {r['depth']}", "text": str(r["proof"])[:1000]}
+        for r in records(said.drop_duplicates(["scheme", "width", "depth"]).head(ERRORS))
+    ]
 
 
 def _failures(table: Table) -> dict[str, Any]:

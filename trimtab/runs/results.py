@@ -17,7 +17,7 @@ import numpy as np
 
 METRICS = ("train_loss", "test_loss", "accuracy", "initial_loss", "last_loss")
 # All that a store keeps of a run beside its configuration: never a setting that was swept.
-OUTCOMES = (*METRICS, "collapsed", "stopped_at", "seconds", "flops", "test_examples", "arithmetic")
+OUTCOMES = (*METRICS, "collapsed", "stopped_at", "seconds", "flops", "test_examples", "arithmetic", "proof")
 BLOWN = 1e4
 Tested = tuple[Any, ...]  # (step, test loss, accuracy or None, test examples looked at)
 

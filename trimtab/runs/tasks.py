@@ -182,6 +182,11 @@ class Task:
                 pair, scheme=c.scheme, gamma0=c.gamma0, overrides=c.overrides or None, example=example
             )
 
+    @property
+    def proof(self) -> str:
+        """What the proof by one step says of this size in a line: "good", "wrong: ...", "untested: ..."."""
+        return self.plan.proof.summary()
+
     def begin(self, seed: int) -> tuple[nn.Module, Parametrization]:
         """The model a run begins with, its own draw times this size's numbers, and the numbers that go with
         it."""

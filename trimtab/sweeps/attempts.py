@@ -23,6 +23,7 @@ from trimtab.runs.checkpoints import Keeper
 from trimtab.runs.config import RunConfig
 from trimtab.runs.devices import OutOfMemory
 from trimtab.runs.results import RunResult
+from trimtab.runs.tasks import prepare
 from trimtab.runs.training import Interrupted, run
 from trimtab.sweeps.store import Claim
 
@@ -107,7 +108,7 @@ class Attempt:
                 raise
             return self._handle_error(traceback.format_exc())
         ended = zip(self.claim.cells, results, configs, strict=True)
-        return Ended(tuple(outcome(cell, result, c.device) for cell, result, c in ended))
+        return Ended(tuple(outcome(cell, result, c) for cell, result, c in ended))
 
     def hung(self) -> Ended | None:
         """What to commit if the unit is stuck in native code far beyond its wall clock; None if it is not."""
@@ -140,13 +141,14 @@ class Attempt:
         out: list[Outcome] = []
         for cell, config in zip(claim.cells, claim.configs, strict=True):
             try:
-                result = fleet.run([RunConfig(**config)], stop=self._should_stop)[0]
+                single = RunConfig(**config)
+                result = fleet.run([single], stop=self._should_stop)[0]
             except Interrupted:
                 return Ended(tuple(out), left=True)
             except Exception:
                 out.append((cell, "failed", None, None, traceback.format_exc()))
             else:
-                out.append(outcome(cell, result, config["device"]))
+                out.append(outcome(cell, result, single))
         return Ended(tuple(out))
 
     def _failed(self, text: str) -> Ended:
@@ -164,7 +166,11 @@ class Attempt:
         return self.over or self.stopping.is_set()
 
 
-def outcome(cell: str, result: RunResult, device: str) -> Outcome:
-    """A result as the store takes it."""
-    row = result.row() | {"arithmetic": arithmetic(torch.get_num_threads(), device)}
+def outcome(cell: str, result: RunResult, config: RunConfig) -> Outcome:
+    """A result as the store takes it, with what the proof of its size's plan said: it was made with the plan,
+    which runs of this size in this process share."""
+    row = result.row() | {
+        "arithmetic": arithmetic(torch.get_num_threads(), config.device),
+        "proof": prepare(config).proof,
+    }
     return cell, row.pop("state"), row, result.curves, None

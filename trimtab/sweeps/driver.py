@@ -293,6 +293,7 @@ class Driver:
     def _supervise(self) -> None:
         """Keep the engine busy until nothing is left to do."""
         copied = time.monotonic()
+        known = dict(self.store.wrong_proofs())
         while not self.interrupted:
             counts = self.store.counts()
             left = counts["waiting"] + counts["running"]
@@ -302,15 +303,24 @@ class Driver:
             if self.progress is not None:
                 self.progress.update(self.store, self.engine.running)
             self.engine.listen(0.5 if left else 0.1)
+            self._warn(known)
             if time.monotonic() - copied > COPY:
                 copied = time.monotonic()
                 self.store.copy()
             if left and not counts["waiting"] and not self.engine.running:
                 self._take_back()  # what runs belongs to another driver; it may have died
+        self._warn(known)
         if self.progress is not None:
             self.progress.update(self.store, self.engine.running)
         if not self.interrupted:
             self.store.copy()
+
+    def _warn(self, known: dict[str, str]) -> None:
+        """Say, once for each size, that a first step does not do there what the plan promises."""
+        for where, said in self.store.wrong_proofs():
+            if where not in known:
+                known[where] = said
+                self._say(proof_warning(where, said))
 
     def _interrupt(self, *_: Any) -> None:
         if self.interrupted:  # asked twice: at once
@@ -323,6 +333,19 @@ class Driver:
     def _close(self) -> None:
         shown = self.progress if self.interrupted else None
         self.engine.close(None if shown is None else shown.stopping)
+
+
+def proof_warning(where: str, said: str) -> str:
+    """What the user is told of a size whose proof by one step failed.
+
+    >>> print(proof_warning("mup, width 64, depth 2", "wrong: head.weight: ..."))
+    WARNING: at mup, width 64, depth 2 the parametrization does not hold for a first step
+      (wrong: head.weight: ...). What is seen at this size says nothing about the scheme: docs/proof.md
+    """
+    return (
+        f"WARNING: at {where} the parametrization does not hold for a first step\n"
+        f"  ({said}). What is seen at this size says nothing about the scheme: docs/proof.md"
+    )
 
 
 def versions() -> dict[str, str]:

@@ -453,6 +453,16 @@ class Store:
         )
         return (found[0][0], json.loads(found[0][1])) if found else None
 
+    def wrong_proofs(self) -> list[tuple[str, str]]:
+        """(scheme, width and depth in words; what its proof by one step said) of the sizes that fail it."""
+        found = self._read(
+            "SELECT json_extract(config, '$.scheme'), json_extract(config, '$.width'), "
+            "json_extract(config, '$.depth'), min(json_extract(result, '$.proof')) AS said FROM cells "
+            "WHERE result IS NOT NULL AND json_extract(result, '$.proof') LIKE 'wrong%' "
+            "GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"
+        )
+        return [(f"{scheme}, width {width}, depth {depth}", said) for scheme, width, depth, said in found]
+
     def errors(self, limit: int = 5) -> list[tuple[str, str]]:
         """(cell, traceback) of failed cells."""
         return [
@@ -518,7 +528,7 @@ class Store:
             else ["cell", "label", "state", "scheme", "width", "depth", "seed", "lr", *OUTCOMES, "error"],
         )
         for key in OUTCOMES:
-            if key not in ("collapsed", "arithmetic"):
+            if key not in ("collapsed", "arithmetic", "proof"):
                 frame[key] = pd.to_numeric(frame[key], errors="coerce")
         frame["collapsed"] = frame["collapsed"].map(lambda v: v is True)
         return frame

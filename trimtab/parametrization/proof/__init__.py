@@ -2,6 +2,6 @@
 model.
 
 Reading order: `trial` (the two passes, and `p.prove`), `backward` (one pass that leaves nothing behind),
-`coherence` (where the
-wanted ratio is not 1), `deep_limit` (a base far from its limit), `verdicts` (rows and what they say).
+`coherence` (where the wanted ratio is not 1), `packs` (tensors judged in parts), `deep_limit` (a base far
+from its limit), `verdicts` (rows and what they say), `starting` (the pair that optimizers are tried on).
 """

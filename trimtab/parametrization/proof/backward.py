@@ -97,6 +97,7 @@ def backward(
     training: bool = False,
     measure: Measure | None = None,
     cut: Mapping[str, Sequence[Rows]] = types.MappingProxyType({}),
+    cotangents: int = COTANGENTS,
 ) -> Backward:
     """One backward of `model` at `values`, in eval mode unless `training`.
 
@@ -104,6 +105,7 @@ def backward(
         values: parameters by their names in the model; what is not named keeps its own numbers.
         measure: what a step of each entry does; by default |g|, a first step of Adam.
         cut: parameters whose parts are summed one by one (`packs`).
+        cotangents: how many backward passes of the one forward are summed.
 
     >>> net = nn.Linear(3, 2)
     >>> sorted(backward(net, dict(net.named_parameters()), torch.randn(4, 3)).gradients)
@@ -115,7 +117,7 @@ def backward(
     starts: dict[str, float] = {}
     with as_it_was(model), untouched(model, training=training), torch.enable_grad():
         try:
-            found, outputs = _run(model, values, example, starts, measure or of_gradients, cut)
+            found, outputs = _run(model, values, example, starts, measure or of_gradients, cut, cotangents)
         except (Untested, TrimtabError):
             raise
         except Exception as error:  # whatever a user's forward may raise
@@ -133,6 +135,7 @@ def _run(
     starts: dict[str, float],
     measure: Measure,
     cut: Mapping[str, Sequence[Rows]],
+    count: int,
 ) -> tuple[dict[str, Sums], list[Tensor]]:
     own = dict(model.named_parameters())
     leaves = {n: _leaf(values.get(n, q)) for n, q in own.items() if adjustable(q)}
@@ -149,10 +152,10 @@ def _run(
         raise Untested("none of its outputs is a float tensor with a gradient")
     generator = torch.Generator().manual_seed(SEED)
     sums: dict[str, Sums] = {}
-    for k in range(COTANGENTS):
+    for n in range(count):
         cotangents = [torch.randn(y.shape, generator=generator).to(y) / y.numel() for y in outputs]
         gradients = torch.autograd.grad(
-            outputs, list(leaves.values()), cotangents, allow_unused=True, retain_graph=k + 1 < COTANGENTS
+            outputs, list(leaves.values()), cotangents, allow_unused=True, retain_graph=n + 1 < count
         )
         given = {name: g for name, g in zip(leaves, gradients, strict=True) if g is not None}
         for name, (effect, g) in measure(leaves, given).items():

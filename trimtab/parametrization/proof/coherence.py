@@ -254,7 +254,8 @@ class Back:
         self.reach = [1.0 if v.index in ends else 0.0 for v in graph.trace.values]
         for node in reversed(graph.trace.nodes):
             for i in graph.flow.activations_into(node) if node.outputs else ():
-                self.reach[i] = max(self.reach[i], self.through(node, i))
+                if graph.trace.values[i].is_float:  # which expert was chosen (topk, sort) has no gradient
+                    self.reach[i] = max(self.reach[i], self.through(node, i))
 
     def through(self, node: Node, value: int) -> float:
         """What one input of an operation gets through it."""

@@ -26,6 +26,7 @@ from trimtab.parametrization.optimizers.groups import choose
 from trimtab.parametrization.optimizers.laws import default, family
 from trimtab.parametrization.parameters import Row
 from trimtab.parametrization.proof.backward import (
+    COTANGENTS,
     Backward,
     Measure,
     Untested,
@@ -33,7 +34,7 @@ from trimtab.parametrization.proof.backward import (
     of_gradients,
 )
 from trimtab.parametrization.proof.coherence import expected
-from trimtab.parametrization.proof.deep_limit import distance
+from trimtab.parametrization.proof.deep_limit import distance, spans
 from trimtab.parametrization.proof.packs import Part, Unpacked, unpack
 from trimtab.parametrization.proof.verdicts import NARROW, Claim, Proof, judged, kinds
 from trimtab.parametrization.rules import Scheme, Shape
@@ -44,6 +45,10 @@ if TYPE_CHECKING:
     from trimtab.parametrization.result import Parametrization
 
 WORK = 2e10  # multiply-adds of one forward of the target above which a proof is left to the user
+DRAWS = (12, 6)  # of the weights, where the first says "wrong": of a small model, and of one beyond SLOW
+SLOW = 5e7  # multiply-adds of a forward
+SIGNS = 65521  # drawn for one tensor and repeated: a prime, so that no width is a multiple of it
+ONE_SIDED = 0.3  # mean over rms of a tensor beyond which its numbers are no draw about 0
 SMALL = 0.1  # what a tensor that starts at zero is tried at, over a usual start
 
 
@@ -70,6 +75,7 @@ class Trial:
             packed ones.
         zero: parameters that may start at zero and hide what is before them.
         far: why the base is far from its deep limit, empty where it is near.
+        spans: {parameter: (low, high)}, what a base far from its limit may add to `expected`.
         width: of the narrower of the two models.
         work: multiply-adds of one forward of the model.
     """
@@ -80,6 +86,7 @@ class Trial:
     parts: dict[str, tuple[Part, ...]]
     zero: dict[str, Zero]
     far: str
+    spans: dict[str, tuple[float, float]]
     width: int
     work: float
     experts: bool = False  # a mixture has another number of them
@@ -115,11 +122,24 @@ def prepare(c: Comparison, rows: Mapping[str, Row], scheme: Scheme, example: Any
         parts=coherent.parts,
         zero=zero,
         far=distance(base, of_base, scheme.alpha),
+        spans=_spans(c, scheme),
         width=_width(facts),
         work=_work(graph),
         experts=any(here.mixed for here, _ in c.pairing.paths.values()),
         counted=bool(c.pairing.paths),
     )
+
+
+def _spans(c: Comparison, scheme: Scheme) -> dict[str, tuple[float, float]]:
+    """What a base far from its limit may add, by parameter; outside all branches, what any of them has."""
+    of_branch = spans(c.model, c.base, c.pairing.branch_twin, scheme.alpha)
+    if not of_branch:
+        return {}
+    found = {}
+    for name, f in c.facts.items():
+        mine = [of_branch[i] for i in f.branches if i in of_branch] or list(of_branch.values())
+        found[name] = min(low for low, _ in mine), max(high for _, high in mine)
+    return found
 
 
 def _width(facts: Mapping[str, Facts]) -> int:
@@ -191,11 +211,18 @@ def prove(
     # makes a shallow base far from its limit. What is wrong in the plan is wrong in both.
     norms = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
     normed = base.training and model.training and any(isinstance(m, norms) for m in base.modules())
+    modes = (True, False) if normed else (False,)
     found = Proof(reason="nothing was tried")
-    for training in (True, False) if normed else (False,):
-        found = _prove_in(p, trial, model, base, rescaled=rescaled, steps=steps, training=training)
-        if found.verdict != "wrong":
-            break
+    for draws in (
+        1,
+        DRAWS[trial.work > SLOW],
+    ):  # what one draw calls wrong may be chance: other draws of the same laws tell
+        for training in modes:
+            found = _prove_in(
+                p, trial, model, base, rescaled=rescaled, steps=steps, training=training, draws=draws
+            )
+            if found.verdict != "wrong":
+                return found
     return found
 
 
@@ -208,8 +235,9 @@ def _prove_in(
     rescaled: bool,
     steps: Steps | None,
     training: bool,
+    draws: int = 1,
 ) -> Proof:
-    """`prove` with the models in one mode."""
+    """`prove` with the models in one mode, over so many draws of their weights."""
     whole = steps is not None and not steps.entrywise
     cut = unpack(
         {n: trial.twins[n] for n in p.rows},
@@ -218,9 +246,12 @@ def _prove_in(
         {n: tuple(q.shape) for n, q in base.named_parameters()},
     )
     try:
-        mine, theirs = _both(p, trial, model, base, rescaled, steps, cut, training=training)
+        run = functools.partial(_both, p, trial, model, base, rescaled, steps, cut, training=training)
+        # The first draw is left out where it called for others: it was chosen for being odd.
+        pairs = [run(draw=k) for k in (range(1, draws + 1) if draws > 1 else (0,))]
     except Untested as why:
         return Proof(reason=str(why))
+    mine, theirs = pairs[0]
     if mine.outputs != theirs.outputs and len(mine.outputs) != len(theirs.outputs):
         return Proof(reason=f"model and base return {len(mine.outputs)} and {len(theirs.outputs)} outputs")
     frozen = {n for n, q in p.named_parameters(model).items() if not q.requires_grad}
@@ -230,13 +261,13 @@ def _prove_in(
         narrow=trial.width < NARROW,
         frozen=frozenset(label for label, name in cut.names.items() if name in frozen),
         expected=cut.expected,
+        spans={label: trial.spans[name] for label, name in cut.names.items() if name in trial.spans},
     )
     rows = {label: p.rows[name] for label, name in cut.names.items()}
     return judged(
         rows,
         kinds(rows, cut.twins, cut.shapes),
-        mine.gradients,
-        theirs.gradients,
+        [(here.gradients, there.gradients) for here, there in pairs],
         (mine.starts, theirs.starts),
         claim,
         step=steps.power if steps else 0.0,
@@ -268,18 +299,26 @@ def _both(
     cut: Unpacked,
     *,
     training: bool,
+    draw: int = 0,
 ) -> tuple[Backward, Backward]:
     """The two backward passes. Where eval is asked for and training mode uses more of the base, in that."""
     of_model, of_base = (steps.model, steps.base) if steps else (of_gradients, of_gradients)
     called = {id(q): n for n, q in model.named_parameters()}
     rows = {called[id(q)]: name for name, q in p.named_parameters(model).items() if id(q) in called}
-    mine = {n: _tried(p, trial, rows[n], q, rescaled) for n, q in model.named_parameters() if n in rows}
     grown = {t: n for n, t in trial.twins.items()}
+    mine = {
+        n: redrawn(_tried(p, trial, rows[n], q, rescaled), n, draw)
+        for n, q in model.named_parameters()
+        if n in rows
+    }
     theirs = {
-        n: _of_base(p.rows.get(grown.get(n, "")), q, n, trial.zero.get(grown.get(n, "")))
+        n: redrawn(_of_base(p.rows.get(grown.get(n, "")), q, n, trial.zero.get(grown.get(n, ""))), n, draw)
         for n, q in base.named_parameters()
     }
-    run = functools.partial(backward, base, theirs, trial.example, measure=of_base, cut=cut.base)
+    many = COTANGENTS if draw == 0 else COTANGENTS // 4  # further draws scatter more than their cotangents
+    run = functools.partial(
+        backward, base, theirs, trial.example, measure=of_base, cut=cut.base, cotangents=many
+    )
     small = run(training=training)
     if not training and base.training and model.training and len(small.gradients) < len(cut.shapes):
         trained = run(training=True)
@@ -291,7 +330,9 @@ def _both(
     ) -> dict[str, tuple[Tensor, Tensor]]:
         return of_model(*({rows[n]: t for n, t in x.items() if n in rows} for x in (parameters, gradients)))
 
-    large = backward(model, mine, trial.example, training=training, measure=measure, cut=cut.model)
+    large = backward(
+        model, mine, trial.example, training=training, measure=measure, cut=cut.model, cotangents=many
+    )
     starts = {rows.get(n, n): x for n, x in large.starts.items()}
     return dataclasses.replace(large, starts=starts), small
 
@@ -321,6 +362,24 @@ def _nonzero(x: Tensor, seed: str, zero: Zero) -> Tensor:
     generator = torch.Generator().manual_seed(sum(map(ord, seed)))
     noise = torch.randn(x.shape, generator=generator).to(x)
     return noise * (SMALL * zero.init * zero.shrink / math.sqrt(zero.fan))
+
+
+def redrawn(x: Tensor, seed: str, draw: int) -> Tensor:
+    """Another draw of the law that a tensor's numbers have: each with a sign of its own. A law that is
+    symmetric about 0 stays as it is, and so does what any entry's size says (blocks, masks, scales of rows).
+    What is not symmetric, gains and decays among them, is left alone.
+
+    >>> redrawn(torch.ones(4), "gain", 1), int(redrawn(torch.tensor([3.0, -3.0]), "w", 1).abs().sum())
+    (tensor([1., 1., 1., 1.]), 6)
+    """
+    if draw == 0 or x.is_meta or not x.is_floating_point() or x.numel() < 2:
+        return x
+    wide = x.float()
+    if abs(float(wide.mean())) > ONE_SIDED * float(wide.square().mean().sqrt()):
+        return x
+    generator = torch.Generator().manual_seed(sum(map(ord, seed)) + 7919 * draw)
+    signs = 2.0 * torch.randint(0, 2, (min(SIGNS, x.numel()),), generator=generator).to(x) - 1.0
+    return x * signs.repeat(-(-x.numel() // len(signs)))[: x.numel()].view(x.shape)
 
 
 @dataclasses.dataclass(frozen=True)

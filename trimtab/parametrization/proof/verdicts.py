@@ -16,14 +16,17 @@ constant or count shows as a power of the size.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from trimtab.parametrization.comparison.names import template
 from trimtab.parametrization.parameters import Row
 from trimtab.parametrization.proof.backward import Sums
 
+Draw: TypeAlias = tuple[Mapping[str, Sums], Mapping[str, Sums]]  # {parameter: sums}, of model and base
 Verdict = Literal["good", "wrong", "far from its limit", "not claimed", "untested"]
 
 BOUND = (
@@ -32,6 +35,7 @@ BOUND = (
 TOTAL = 1.5  # all kinds together
 NARROW = 64  # below this width one kind scatters too much: only the total is judged
 FEW = 64  # numbers of the base (times cotangents) below which a sum of |g| is chance
+SURE = 1.5  # standard errors of the mean of several draws that must lie between a kind and the bound
 FAINT = 1e-6  # of the largest entry's rms: a gradient that is rounding (key biases under softmax)
 
 
@@ -48,6 +52,8 @@ class ProofRow:
         sgd: sum (u/s) g^2, the same for SGD.
         wanted: of `change`, the nearest number of the range the structure allows.
         verdict: "good", "wrong", "far from its limit", "not claimed" or "untested".
+        span: (low, high) that a base far from its limit may add to `wanted`.
+        scatter: standard error of log `change`, where several draws were tried; else 0.
         cause: why, in words, where the verdict is not "good".
     """
 
@@ -64,6 +70,8 @@ class ProofRow:
     verdict: Verdict
     cause: str = ""
     entries: int = 0
+    span: tuple[float, float] = (1.0, 1.0)
+    scatter: float = 0.0
 
     def __str__(self) -> str:
         if self.change is None or self.gradient is None:
@@ -111,6 +119,17 @@ class Proof(Sequence[ProofRow]):
             return "untested"
         return self.total.verdict
 
+    def summary(self) -> str:
+        """The verdict in a line, with the reason where there is one to look at.
+
+        >>> Proof(reason="it is too large").summary()
+        'untested: it is too large'
+        """
+        if self.wrong:
+            more = f"; and {len(self.wrong) - 2} more" if len(self.wrong) > 2 else ""
+            return f"wrong: {'; '.join(map(str, self.wrong[:2]))}{more}"
+        return f"{self.verdict}: {self.reason}" if self.reason else self.verdict
+
     def __str__(self) -> str:
         if self.total is None or self.total.change is None:
             return f"proof by one step: untested ({self.reason})"
@@ -135,6 +154,7 @@ class Claim:
         narrow: one of the two is too narrow to judge kinds one by one.
         frozen: parameters that are not trained.
         expected: {parameter: (low, high)} of `coherence`.
+        spans: {parameter: (low, high)} that a base far from its limit may add (`deep_limit`).
     """
 
     claimed: bool
@@ -142,6 +162,17 @@ class Claim:
     narrow: bool
     frozen: frozenset[str]
     expected: Mapping[str, tuple[float, float]]
+    spans: Mapping[str, tuple[float, float]]
+
+    def range(self, names: Sequence[str]) -> tuple[float, float]:
+        """What the structure allows for a first gradient over what the rules give."""
+        ends = [self.expected.get(n, (1.0, 1.0)) for n in names]
+        return min(low for low, _ in ends), max(high for _, high in ends)
+
+    def span(self, names: Sequence[str]) -> tuple[float, float]:
+        """What a base far from its limit allows besides."""
+        ends = [self.spans.get(n, (1.0, 1.0)) for n in names]
+        return min(low for low, _ in ends), max(high for _, high in ends)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,8 +244,7 @@ def _suffix(name: str) -> str:
 def judged(
     rows: Mapping[str, Row],
     groups: list[Kind],
-    target: Mapping[str, Sums],
-    base: Mapping[str, Sums],
+    draws: Sequence[Draw],
     starts: tuple[Mapping[str, float], Mapping[str, float]],
     claim: Claim,
     *,
@@ -223,25 +253,49 @@ def judged(
     """The proof of a plan from the sums of two backward passes.
 
     Args:
+        draws: the sums in model and base; where there are several, their mean is judged, and a kind whose
+            draws scatter so much that the mean could lie within the bound is "untested".
         step: the sums are those of an optimizer's step, which carries its own factors: how it answers to the
             gradient, 1 (its
             sum g d grows as |g|, as Adam's) or 2 (as g^2, as SGD's); 0 where u is still to be multiplied in.
     """
+    target, base = (_added(sums) for sums in zip(*draws, strict=True))
     loudest = max((x.rms for x in base.values()), default=0.0)
     chancy = _chancy(rows, groups, target, base)
     made = []
-    total_target = total_base = 0.0
+    total_target = total_base = total_far = 0.0
     for kind in groups:
         pool = _pooled(rows, kind, target, base, step)
-        row = _row(rows, kind, pool, _start(kind, starts), claim, loudest, chancy)
+        scatter = _scatter([_pooled(rows, kind, *draw, step) for draw in draws])
+        row = _row(rows, kind, pool, scatter, _start(kind, starts), claim, loudest, chancy)
         made.append(row)
         if row.change is not None and row.verdict != "untested" and not set(kind.names) <= claim.frozen:
-            total_target += pool.weight * row.change / row.wanted
+            off = row.change / row.wanted
+            total_target += pool.weight * off
+            total_far += pool.weight * off / _nearest(off, claim.span(kind.names))
             total_base += pool.weight
     if not total_base or not total_target:
         reason = "no kind of parameter has a gradient in both models"
         return Proof(tuple(made), None, reason)
-    return Proof(tuple(made), _total(total_target / total_base, made, claim))
+    return Proof(tuple(made), _total(total_target / total_base, total_far / total_base, made, claim))
+
+
+def _added(sums: Sequence[Mapping[str, Sums]]) -> Mapping[str, Sums]:
+    """The sums of several draws together."""
+    if len(sums) == 1:
+        return sums[0]
+    names = dict.fromkeys(n for one in sums for n in one)
+    return {n: functools.reduce(Sums.__add__, (one[n] for one in sums if n in one)) for n in names}
+
+
+def _scatter(pools: Sequence[_Pool]) -> float:
+    """Standard error of the mean log ratio over draws; 0 of a single one, about which nothing is known."""
+    found = 0.0
+    for ratios in ([p.change for p in pools], [p.gradient for p in pools]):
+        logs = [math.log(x) for x in ratios if x > 0]
+        if len(logs) > 1:
+            found = max(found, statistics.stdev(logs) / math.sqrt(len(logs)))
+    return found
 
 
 def _chancy(
@@ -310,6 +364,7 @@ def _row(
     rows: Mapping[str, Row],
     kind: Kind,
     pool: _Pool,
+    scatter: float,
     start: float | None,
     claim: Claim,
     loudest: float,
@@ -318,8 +373,7 @@ def _row(
     names = kind.names
     first = rows[names[0]]
     s = math.sqrt(sum(rows[n].s ** 2 for n in names) / len(names))
-    low = min(claim.expected.get(n, (1.0, 1.0))[0] for n in names)
-    high = max(claim.expected.get(n, (1.0, 1.0))[1] for n in names)
+    low, high = claim.range(names)
     row = ProofRow(
         kind=template(names[0]) if len(names) > 1 else names[0],
         role=first.role,
@@ -343,8 +397,10 @@ def _row(
         gradient=pool.gradient,
         sgd=pool.sgd,
         entries=pool.entries,
-        wanted=min(max(pool.change, low), high),
-        wanted_gradient=s * min(max(pool.gradient / s, low), high),
+        span=claim.span(names),
+        scatter=scatter,
+        wanted=_nearest(pool.change, (low, high)),
+        wanted_gradient=s * _nearest(pool.gradient / s, (low, high)),
     )
     if chancy & {rows[n].branch for n in names}:
         return dataclasses.replace(
@@ -354,13 +410,32 @@ def _row(
     if any(not (x > 0 and y > 0) for x, y in ratios):
         return dataclasses.replace(row, cause="a gradient that is 0 in one of the two models")
     off = max(abs(math.log(x / y)) for x, y in ratios)
-    verdict, cause = _verdict(off, pool.entries, set(names) <= claim.frozen, claim)
+    beyond = max(abs(math.log(x / y / _nearest(x / y, row.span))) for x, y in ratios)
+    verdict, cause = _verdict(off, beyond, pool.entries, set(names) <= claim.frozen, claim)
+    if verdict == "wrong" and off - SURE * scatter <= math.log(BOUND):
+        verdict, cause = "untested", f"draws of its weights scatter too much (standard error {scatter:.0%})"
     if verdict == "wrong":
         cause = likely(row)
     return dataclasses.replace(row, verdict=verdict, cause=cause)
 
 
-def _verdict(off: float, entries: int, frozen: bool, claim: Claim) -> tuple[Verdict, str]:
+def _nearest(x: float, ends: tuple[float, float]) -> float:
+    """The number of a range that is nearest to x.
+
+    >>> [_nearest(x, (0.5, 1.0)) for x in (0.1, 0.7, 3.0)]
+    [0.5, 0.7, 1.0]
+    """
+    return min(max(x, ends[0]), ends[1])
+
+
+STEEP = (
+    "single branches of the base make most of its stream at the start; the many that take the place of one "
+    "in a deeper model go over the same way in small steps, and start otherwise"
+)
+
+
+def _verdict(off: float, beyond: float, entries: int, frozen: bool, claim: Claim) -> tuple[Verdict, str]:
+    """The verdict of a kind that is off by exp(off); by exp(beyond), were the base far from its limit."""
     if frozen:
         return "not claimed", "it is frozen"
     if not claim.claimed:
@@ -373,10 +448,12 @@ def _verdict(off: float, entries: int, frozen: bool, claim: Claim) -> tuple[Verd
         return "untested", f"narrower than {NARROW}: only the total is judged"
     if claim.far:
         return "far from its limit", claim.far
+    if beyond <= math.log(BOUND):
+        return "far from its limit", STEEP
     return "wrong", ""
 
 
-def _total(change: float, made: list[ProofRow], claim: Claim) -> ProofRow:
+def _total(change: float, beyond: float, made: list[ProofRow], claim: Claim) -> ProofRow:
     off = abs(math.log(change))
     verdict: Verdict = "good"
     cause = ""
@@ -387,8 +464,8 @@ def _total(change: float, made: list[ProofRow], claim: Claim) -> ProofRow:
             "wrong",
             "all kinds together: a constant or a sum over the width is not what the plan takes it for",
         )
-        if claim.far:
-            verdict, cause = "far from its limit", claim.far
+        if claim.far or abs(math.log(beyond)) <= math.log(TOTAL):
+            verdict, cause = "far from its limit", claim.far or STEEP
     return ProofRow(
         kind="total",
         role="",
@@ -402,6 +479,7 @@ def _total(change: float, made: list[ProofRow], claim: Claim) -> ProofRow:
         wanted_gradient=1.0,
         verdict=verdict,
         cause=cause,
+        span=(min(1.0, change / beyond), max(1.0, change / beyond)),
     )
 
 
