@@ -114,7 +114,7 @@ def parametrize(
             "p.apply(model) when it is materialised."
         )
 
-    def planned(said: Overrides) -> Parametrization:
+    def planned(said: Overrides, scheme: Scheme = scheme) -> Parametrization:
         compared, notes = _compare(traces, said, scheme)
         return _plan(
             compared,
@@ -135,6 +135,11 @@ def parametrize(
             p.measure(model, strict=True)
         return p.proof_of(model, base).verdict
 
+    def width_only() -> None:
+        p = planned(said, as_scheme("mup"))
+        if traces[0].real:
+            p.measure(model, strict=True)
+
     try:
         p = planned(said)
         if p.has_experts and traces[0].real:
@@ -144,7 +149,7 @@ def parametrize(
         elif traces[0].real:
             p.measure(model, strict=False)
     except StructureError as error:
-        raise advised(error, overrides, verdict) from None
+        raise advised(error, overrides, verdict, width_only) from None
     p.try_one_step(model, base, rescaled=apply, strict=strict)
     return p
 

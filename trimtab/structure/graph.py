@@ -280,7 +280,7 @@ def _unit_length(flow: Flow, value: int) -> bool:
                 value = p.inputs[0]
             return p is not None and p.name in ("linalg_vector_norm", "norm", "pow", "mul")
         acts = flow.activations_into(node)
-        if not acts:
+        if not acts or flow.mixing[node.index]:  # a norm before the projection says nothing of its outputs
             return False
         value = acts[0]
     return False

@@ -73,19 +73,31 @@ def residual_adds(flow: Flow, patterns: Patterns, label: str) -> tuple[Residual,
         residual = _residual_at(flow, node, found, patterns)
         if residual is not None:
             found[node.index] = residual
-    found = {node: r for node, r in found.items() if not _lent(flow, r, found)}
+    for node in sorted(found, reverse=True):  # what is lent encloses nothing itself
+        if _lent(flow, found[node], found):
+            del found[node]
     towers = _towers(flow, found, patterns, label)
     return numbered(r for r in found.values() if r.node not in towers)
 
 
 def _lent(flow: Flow, r: Residual, found: Adds) -> bool:
-    """An add inside a branch of what an earlier branch made (value residuals, momentum): its arithmetic.
+    """An add inside a branch of what an earlier branch made (value residuals, momentum), or of what the input
+    makes beside the stream (value embeddings): its arithmetic.
 
-    A stack that is nested in a branch starts in that branch; what starts in one that has ended is lent.
+    A stack that is nested in a branch starts in that branch; what starts in one that has ended is lent, and
+    what starts outside while the other side of the add comes from the branch's own start.
     """
     out = flow.trace.nodes[r.node].outputs[0]
     if any(flow.trace.nodes[node].outputs[0] == r.source for node in found):
         return False
+    if any(
+        q.node > r.node
+        and _within(flow, out, q)
+        and flow.comes_from(r.branch, q.source)
+        and not flow.comes_from(r.source, q.source)
+        for q in found.values()
+    ):
+        return True
     lent = any(
         q.node < r.node
         and q.kind != "projection"
