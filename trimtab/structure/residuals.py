@@ -95,6 +95,7 @@ def _lent(flow: Flow, r: Residual, found: Adds) -> bool:
         and _within(flow, out, q)
         and flow.comes_from(r.branch, q.source)
         and not flow.comes_from(r.source, q.source)
+        and _ends_at(flow, out, q.node)
         for q in found.values()
     ):
         return True
@@ -106,6 +107,21 @@ def _lent(flow: Flow, r: Residual, found: Adds) -> bool:
         for q in found.values()
     )
     return lent and any(q.node > r.node and _within(flow, out, q) for q in found.values())
+
+
+def _ends_at(flow: Flow, value: int, node: int) -> bool:
+    """All that is made of a value goes into one later node: it is not a stream of its own (a reversible
+    network's halves read each other and both go on)."""
+    todo, seen = [value], {value}
+    while todo:
+        value = todo.pop()
+        if value in flow.trace.outputs:
+            return False
+        for user in flow.trace.consumers[value]:
+            new = [] if user == node else [o for o in flow.trace.nodes[user].outputs if o not in seen]
+            todo += new
+            seen.update(new)
+    return True
 
 
 def _within(flow: Flow, value: int, r: Residual) -> bool:
@@ -349,13 +365,22 @@ def _links(flow: Flow, found: Adds) -> dict[int, set[int]]:
     outs = {flow.trace.nodes[r.node].outputs[0]: r for r in found.values()}
     links: dict[int, set[int]] = {node: set() for node in found}
     for r in found.values():
-        for start in (r.skip, r.source):
-            before = outs.get(origin(flow, found, start))
-            if before is not None and before is not r:
+        origins = {o for start in (r.skip, r.source) for o in _origins(flow, found, start)}
+        for before in (outs[o] for o in origins if o in outs):
+            if before is not r:
                 links[r.node].add(before.node)
                 if _mixed_later(flow, r):
                     links[before.node].add(r.node)
     return links
+
+
+def _origins(flow: Flow, found: Adds, value: int) -> set[int]:
+    """The same where streams are joined side by side (the long skips of a U-net): of each of them."""
+    value = origin(flow, found, value)
+    node = flow.trace.producer(value)
+    if node is None or node.name != "cat":
+        return {value}
+    return {o for i in flow.activations_into(node) for o in _origins(flow, found, i)}
 
 
 def _mixed_later(flow: Flow, r: Residual) -> bool:

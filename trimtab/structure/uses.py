@@ -134,8 +134,10 @@ def flow(trace: Trace) -> Flow:
 
 
 def _activations(trace: Trace) -> tuple[bool, ...]:
-    """Which values are activations: what depends on inputs, and learned tokens repeated over the batch."""
-    act = [v.source == "input" for v in trace.values]
+    """Which values are activations: what depends on inputs, learned tokens repeated over the batch, and fixed
+    tables that a network of their own reads (positions)."""
+    tables = {i for node in trace.nodes for i in _tables(trace, node)}
+    act = [v.source == "input" or v.index in tables for v in trace.values]
     for node in trace.nodes:
         if not node.outputs:
             continue
@@ -146,8 +148,29 @@ def _activations(trace: Trace) -> tuple[bool, ...]:
             is_act = out.from_param and out.is_float and grown and not _only_multiplied(trace, node)
         is_act = is_act or any(act[i] and not trace.values[i].from_input for i in node.inputs)
         for o in node.outputs:
-            act[o] = is_act
+            act[o] = is_act or o in tables
     return tuple(act)
+
+
+def _tables(trace: Trace, node: Node) -> list[int]:
+    """Constants that a weight multiplies, where something nonlinear follows before any input is met: they are
+    an input of their own. A basis times coefficients, which is a weight, is followed by nothing."""
+    if node.name not in operations.MATMULS or not node.outputs:
+        return []
+    weights = [i for i in node.inputs if trace.values[i].from_param]
+    tables = [i for i in node.inputs if trace.values[i].constant and trace.values[i].is_float]
+    if not weights or not tables or trace.values[node.outputs[0]].from_input:
+        return []
+    todo, seen = list(node.outputs), set(node.outputs)
+    while todo:
+        for user in (trace.nodes[n] for n in trace.consumers[todo.pop()]):
+            bends = user.pointwise and user.name not in operations.LINEAR | {"add", "sub", "mul", "div"}
+            if bends or user.name in operations.ACTIVATIONS:
+                return tables
+            new = [o for o in user.outputs if not trace.values[o].from_input and o not in seen]
+            todo += new
+            seen.update(new)
+    return []
 
 
 def _only_multiplied(trace: Trace, node: Node) -> bool:
