@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-
 from foreign.batches import Foreign, regression
 
 G = torch.Generator().manual_seed(3)
-ROWS = 4
-IMAGE = F.interpolate(torch.randn(ROWS, 4, 4, 4, generator=G), size=(16, 16), mode="bilinear")
-TARGET = F.interpolate(torch.randn(ROWS, 4, 4, 4, generator=G), size=(16, 16), mode="bilinear")
-TIMES = torch.tensor([1, 250, 500, 900])
+ROWS, SIDE = 2, 8
+IMAGE = F.interpolate(torch.randn(ROWS, 4, 4, 4, generator=G), size=(SIDE, SIDE), mode="bilinear")
+TARGET = F.interpolate(torch.randn(ROWS, 4, 4, 4, generator=G), size=(SIDE, SIDE), mode="bilinear")
+TIMES = torch.tensor([20, 700])
 TEXT, POOLED = torch.randn(ROWS, 5, 32, generator=G), torch.randn(ROWS, 24, generator=G)
 
 
@@ -19,7 +18,7 @@ def unet_2d(n, depth):
     from diffusers import UNet2DModel
 
     return UNet2DModel(
-        sample_size=16,
+        sample_size=SIDE,
         in_channels=4,
         out_channels=4,
         down_block_types=("DownBlock2D", "AttnDownBlock2D"),
@@ -35,7 +34,7 @@ def unet_2d_condition(n, depth):
     from diffusers import UNet2DConditionModel
 
     return UNet2DConditionModel(
-        sample_size=16,
+        sample_size=SIDE,
         in_channels=4,
         out_channels=4,
         down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
@@ -56,8 +55,8 @@ def dit(n, depth):
         attention_head_dim=n // 4,
         in_channels=4,
         num_layers=depth,
-        sample_size=16,
-        patch_size=4,
+        sample_size=SIDE,
+        patch_size=2,
         num_embeds_ada_norm=10,
         dropout=0.0,
     )
@@ -67,8 +66,8 @@ def sd3(n, depth):
     from diffusers import SD3Transformer2DModel
 
     return SD3Transformer2DModel(
-        sample_size=16,
-        patch_size=4,
+        sample_size=SIDE,
+        patch_size=2,
         in_channels=4,
         out_channels=4,
         num_layers=depth,
@@ -109,13 +108,14 @@ def autoencoder(n, depth):
         layers_per_block=depth,
         latent_channels=4,
         norm_num_groups=8,
-        sample_size=16,
+        sample_size=SIDE,
     )
 
 
 def _places():
-    rows = torch.arange(16).repeat_interleave(16)
-    return torch.stack([torch.zeros(256), rows, torch.arange(16).repeat(16)], 1).float()
+    """Flux wants the row and the column of each position."""
+    rows = torch.arange(SIDE).repeat_interleave(SIDE)
+    return torch.stack([torch.zeros(SIDE**2), rows, torch.arange(SIDE).repeat(SIDE)], 1).float()
 
 
 FLUX = dict(
@@ -123,10 +123,9 @@ FLUX = dict(
     encoder_hidden_states=TEXT,
     pooled_projections=POOLED,
     timestep=TIMES / 1000,
-    img_ids=_places()[::4],
+    img_ids=_places(),
     txt_ids=torch.zeros(5, 3),
 )
-FLUX["hidden_states"] = FLUX["hidden_states"][:, ::4]
 
 
 def _model(build, batch, target=TARGET, base=(64, 2)):
@@ -136,14 +135,10 @@ def _model(build, batch, target=TARGET, base=(64, 2)):
 MODELS = [
     _model(unet_2d, dict(sample=IMAGE, timestep=TIMES), base=(32, 2)),
     _model(unet_2d_condition, dict(sample=IMAGE, timestep=TIMES, encoder_hidden_states=TEXT), base=(32, 2)),
-    _model(
-        dit,
-        dict(hidden_states=IMAGE, timestep=TIMES, class_labels=torch.arange(4)),
-        torch.cat([TARGET, TARGET], 1)[:, :4],
-    ),
+    _model(dit, dict(hidden_states=IMAGE, timestep=TIMES, class_labels=torch.arange(ROWS))),
     _model(
         sd3, dict(hidden_states=IMAGE, encoder_hidden_states=TEXT, pooled_projections=POOLED, timestep=TIMES)
     ),
-    _model(flux, FLUX, TARGET.flatten(2).transpose(1, 2)[:, ::4]),
+    _model(flux, FLUX, TARGET.flatten(2).transpose(1, 2)),
     _model(autoencoder, dict(sample=IMAGE), base=(32, 2)),
 ]

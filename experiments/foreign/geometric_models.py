@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import nn
-
 from foreign.batches import CLASSES, Foreign
+from torch import nn
 
 NODES, INPUTS = 48, 12
 G = torch.Generator().manual_seed(4)

@@ -10,9 +10,8 @@ import dataclasses
 
 import torch
 import torch.nn.functional as F
-from torch import nn
-
 from foreign.batches import IDS, VOCABULARY, Foreign, next_token
+from torch import nn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +25,7 @@ class Ideas:
     x0_lambdas: bool = False
     unet: bool = False
     packed: bool = False
+    heads: int = 0  # a fixed number; 0: heads of 16 numbers, more of them in a wider model
 
 
 def norm(x):
@@ -50,9 +50,10 @@ class Attention(nn.Module):
             nn.init.zeros_(self.o.weight)
 
     def forward(self, x, extra):
-        q, k, v = (f(x).unflatten(-1, (4, -1)).transpose(1, 2) for f in (self.q, self.k, self.v))
+        heads = self.ideas.heads or x.shape[-1] // 16
+        q, k, v = (f(x).unflatten(-1, (heads, -1)).transpose(1, 2) for f in (self.q, self.k, self.v))
         if extra is not None:
-            v = self.lambdas[0] * v + self.lambdas[1] * extra.unflatten(-1, (4, -1)).transpose(1, 2)
+            v = self.lambdas[0] * v + self.lambdas[1] * extra.unflatten(-1, (heads, -1)).transpose(1, 2)
         if self.ideas.qk_norm:
             q, k = norm(q), norm(k)
         y = F.scaled_dot_product_attention(rotary(q), rotary(k), v, is_causal=True)
@@ -116,6 +117,7 @@ class GPT(nn.Module):
 
 IDEAS = {
     "qk norm, relu squared": Ideas(),
+    "wider heads": Ideas(heads=4),
     "zero-init projections": Ideas(zero_projections=True),
     "soft cap": Ideas(soft_cap=15.0),
     "value embeddings": Ideas(value_embeddings=True),

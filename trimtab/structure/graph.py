@@ -110,9 +110,10 @@ class Graph:
         """The stack on whose stream a parameter acts, between two of its adds; None before the first."""
         for use in self.uses[name]:
             for o in self.trace.nodes[use.node].outputs if use.node >= 0 else ():
+                joined = any(user in self.flow.joins for user in self.trace.consumers[o])
                 for k in {self.residuals[i].stack for i, side in self.network.reach[o] if side == "skip"}:
                     outs = [self.trace.nodes[r.node].outputs[0] for r in self.residuals if r.stack == k]
-                    if any(self.flow.comes_from(o, out) for out in outs):
+                    if joined or any(self.flow.comes_from(o, out) for out in outs):
                         return k
         return None
 
@@ -149,7 +150,7 @@ def analyse(
     flowing = flow(trace)
     network, named = _with_named_branches(branches(flowing, patterns, label, known_refuted), patterns.branch)
     return Graph(
-        flow=flowing,
+        flow=network.flow,
         network=network,
         named=named,
         readouts=_readouts(network),

@@ -61,15 +61,21 @@ class Hop:
     kept: float = 1.0
 
 
-def residual_adds(flow: Flow, patterns: Patterns, label: str) -> tuple[Residual, ...]:
-    """The residual adds in the order of the forward.
+def residual_adds(flow: Flow, patterns: Patterns, label: str) -> tuple[Flow, tuple[Residual, ...]]:
+    """The residual adds in the order of the forward, and the flow with the adds that are joins.
 
     Raises:
         StructureError: an add could be a block with a projection shortcut or two towers, and nothing tells
             which.
     """
     found: Adds = {}
+    joins: dict[int, int] = {}
+    flow = dataclasses.replace(flow, joins=joins)
     for node in flow.trace.nodes:
+        stream = _joined(flow, node, found)
+        if stream is not None:
+            joins[node.index] = stream
+            continue
         residual = _residual_at(flow, node, found, patterns)
         if residual is not None:
             found[node.index] = residual
@@ -77,7 +83,26 @@ def residual_adds(flow: Flow, patterns: Patterns, label: str) -> tuple[Residual,
         if _lent(flow, found[node], found):
             del found[node]
     towers = _towers(flow, found, patterns, label)
-    return numbered(r for r in found.values() if r.node not in towers)
+    return flow, numbered(r for r in found.values() if r.node not in towers)
+
+
+def _joined(flow: Flow, node: Node, found: Adds) -> int | None:
+    """The stream's side of h + b x0 where x0 is an earlier value of the stream and the learned b starts at 0.
+
+    Such an add is no block: it starts as the identity, and what it learns is one number per layer on the
+    stream. A residual block cannot look like it, for then its skip would be the side that is 0.
+    """
+    if node.name != "add" or not flow.trace.real or len(sides := flow.activations_into(node)) != 2:
+        return None
+    for share, stream in (sides, sides[::-1]):
+        weighed = flow.trace.producer(share)
+        learned = weighed is not None and weighed.name == "mul" and any(map(flow.weightlike, weighed.inputs))
+        if not learned or bool(flow.trace.tensor(share).any()) or not bool(flow.trace.tensor(stream).any()):
+            continue
+        earlier = {hop.value for hop in _hops(flow, share, found, cross=False)}
+        if earlier & {hop.value for hop in _hops(flow, stream, found, cross=False)}:
+            return stream
+    return None
 
 
 def _lent(flow: Flow, r: Residual, found: Adds) -> bool:
@@ -136,6 +161,9 @@ def numbered(residuals: Iterable[Residual]) -> tuple[Residual, ...]:
 def origin(flow: Flow, adds: Adds, value: int) -> int:
     """Back along one stream, through everything that mixes and joins nothing, to where it was made."""
     while (node := flow.trace.producer(value)) is not None:
+        if node.index in flow.joins:
+            value = flow.joins[node.index]
+            continue
         if node.index in adds or flow.mixing[node.index]:
             break
         sources = {
@@ -233,6 +261,8 @@ def _straight_hop(flow: Flow, node: Node, hop: Hop, found: Adds) -> Hop | None:
     if residual is not None:
         how = "parallel" if hop.how == "identity" else hop.how
         return dataclasses.replace(hop, value=residual.skip, how=how)
+    if node.index in flow.joins:
+        return dataclasses.replace(hop, value=flow.joins[node.index])
     acts = flow.activations_into(node)
     if len(acts) != 1:
         return None

@@ -44,6 +44,8 @@ class Flow:
         mixing: by node, whether it mixes.
         behind: by value, the bit set of values it was computed from, itself included.
         uses: by parameter name, in the order of the forward.
+        joins: adds that give a stream a share of an earlier value and start with none of it (`residuals`):
+            by node, the stream's side.
     """
 
     trace: Trace
@@ -51,6 +53,7 @@ class Flow:
     mixing: tuple[bool, ...]
     behind: tuple[int, ...]
     uses: Mapping[str, tuple[Use, ...]]
+    joins: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
     def weightlike(self, value: int) -> bool:
         return _weightlike(self.trace, self.act, value)
