@@ -88,8 +88,8 @@ class Flow:
         assert last is not None
         for node in self.trace.nodes[first : last + 1]:
             depths = [depth[i] for i in node.inputs if i in depth]
-            on_the_way = depths and node.outputs and self.comes_from(end, node.outputs[0])
-            if on_the_way or end in node.outputs:
+            # any of the outputs: a split makes several, and the way may go on from the second
+            if (depths and any(self.comes_from(end, o) for o in node.outputs)) or end in node.outputs:
                 best = max(depths, default=0) + self.mixing[node.index]
                 depth |= dict.fromkeys(node.outputs, best)
         return depth.get(end, -1)
