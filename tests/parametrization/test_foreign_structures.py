@@ -241,6 +241,48 @@ def test_learned_shares_move_alike():
     assert 0.75 < features < 1.33 and 0.75 < outputs < 1.33
 
 
+# -- adapters ------------------------------------------------------------------------------------------------
+
+
+class LoRA(nn.Module):
+    """W x + 2 B A x, W frozen."""
+
+    def __init__(self, n, rank=4):
+        super().__init__()
+        self.frozen = nn.Linear(n, n).requires_grad_(False)
+        self.a, self.b = nn.Linear(n, rank, bias=False), nn.Linear(rank, n, bias=False)
+        nn.init.zeros_(self.b.weight)
+
+    def forward(self, x):
+        return self.frozen(x) + 2 * self.b(self.a(x))
+
+
+class Adapted(MLP):
+    def __init__(self, n):
+        super().__init__(n)
+        self.up, self.down = LoRA(n), LoRA(n)
+
+    def forward(self, h):
+        return h + super().forward(h)
+
+
+def test_adapters_are_no_blocks_and_leave_what_is_frozen_alone():
+    torch.manual_seed(0)
+    model, base = (of_blocks(Adapted)(n, 2) for n in (256, 64))
+    with torch.no_grad():  # trained elsewhere: no law that anything was drawn from
+        for name, q in model.named_parameters():
+            q.mul_(1.3 if "frozen" in name else 1.0)
+    before = {name: q.clone() for name, q in model.named_parameters() if "frozen" in name}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        p = trimtab.parametrize(model, base, example=X)
+    assert len(p.branches) == 2
+    assert all(torch.equal(q, before[name]) for name, q in model.named_parameters() if name in before)
+    rows = [p[f"blocks.0.up.{name}.weight"] for name in ("a", "b")]
+    assert [(r.init, r.u, r.s) for r in rows] == [(0.25, 0.25, 1.0), (1.0, 1.0, 0.25)]
+    assert any("under adapters" in note for note in p.notes)
+
+
 # -- advice --------------------------------------------------------------------------------------------------
 
 

@@ -70,14 +70,17 @@ def residual_adds(flow: Flow, patterns: Patterns, label: str) -> tuple[Flow, tup
     """
     found: Adds = {}
     joins: dict[int, int] = {}
-    flow = dataclasses.replace(flow, joins=joins)
+    adapters: dict[int, frozenset[str]] = {}
+    flow = dataclasses.replace(flow, joins=joins, adapters=adapters)
     for node in flow.trace.nodes:
         stream = _joined(flow, node, found)
         if stream is not None:
             joins[node.index] = stream
             continue
         residual = _residual_at(flow, node, found, patterns)
-        if residual is not None:
+        if residual is not None and residual.kind == "adapter":  # one matrix, not a block
+            adapters[node.index] = residual.crossed
+        elif residual is not None:
             found[node.index] = residual
     for node in sorted(found, reverse=True):  # what is lent encloses nothing itself
         if _lent(flow, found[node], found):
@@ -214,6 +217,10 @@ def _match(
                 break
             if _interpolates(flow, node, branch, hop.value):
                 break
+            if hop.crossed and _linear(flow, hop.value, branch):
+                return Residual(
+                    node.index, skip, branch, source=hop.value, kind="adapter", crossed=hop.crossed
+                )
             kind = _kind(flow, hop, branch, found)
             return Residual(
                 node=node.index,
@@ -331,6 +338,19 @@ def _interpolates(flow: Flow, node: Node, branch: int, source: int) -> bool:
     except Blocked:
         return False
     return False
+
+
+def _linear(flow: Flow, source: int, end: int) -> bool:
+    """Nothing but matrices, biases, constants and views between two values."""
+    for node in flow.trace.nodes:
+        between = any(flow.comes_from(end, o) and flow.comes_from(o, source) for o in node.outputs)
+        if source in node.outputs or not between:
+            continue
+        alone = len(flow.activations_into(node)) == 1
+        plain = flow.mixing[node.index] or node.name in operations.LINEAR or node.name == "add"
+        if not alone or not (plain or constant_factor(flow.trace, node) is not None):
+            return False
+    return True
 
 
 def _kind(flow: Flow, hop: Hop, branch: int, found: Adds) -> str:

@@ -46,6 +46,7 @@ class Flow:
         uses: by parameter name, in the order of the forward.
         joins: adds that give a stream a share of an earlier value and start with none of it (`residuals`):
             by node, the stream's side.
+        adapters: adds W x + B A x of a matrix and a product of matrices: by node, the parameters of W.
     """
 
     trace: Trace
@@ -54,6 +55,7 @@ class Flow:
     behind: tuple[int, ...]
     uses: Mapping[str, tuple[Use, ...]]
     joins: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    adapters: Mapping[int, frozenset[str]] = dataclasses.field(default_factory=dict)
 
     def weightlike(self, value: int) -> bool:
         return _weightlike(self.trace, self.act, value)
