@@ -6,7 +6,7 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
-from skips import MLP, SKIPS, Attention, Net, X, flatness, plan
+from skips import MLP, SKIPS, Add, Attention, Net, X, flatness, plan
 from torch import nn
 
 import trimtab
@@ -318,3 +318,23 @@ def test_width_alone_is_advised_only_where_it_works():
     with pytest.raises(StructureError):
         planned(chain, (64, 8), (64, 2), scheme="mup")
     assert "mup" not in str(caught.value) and caught.value.suggestion is None
+
+
+# -- starts --------------------------------------------------------------------------------------------------
+
+
+class HeadByDepth(Net):
+    """The head's inner matrix is drawn like the tails, by depth^-1/2 (ModernBERT)."""
+
+    def __init__(self, n, L):
+        super().__init__(n, [Add(n) for _ in range(L)])
+        self.dense = nn.Linear(n, n)
+        nn.init.normal_(self.dense.weight, std=0.1 * L**-0.5)
+
+    def forward(self, x):
+        return self.head(self.norm(F.gelu(self.dense(self.body(self.stem(x))))))
+
+
+def test_a_matrix_outside_the_blocks_may_be_drawn_by_depth():
+    p = planned(HeadByDepth, (64, 8), (64, 2))
+    assert p["dense.weight"].init == 1.0 and p["dense.weight"].rescale == pytest.approx(2.0)
