@@ -1,4 +1,4 @@
-"""x-transformers: one decoder, 25 sets of its options."""
+"""x-transformers: one decoder, 30 sets of its options."""
 
 from __future__ import annotations
 
@@ -31,33 +31,27 @@ OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any], int | None]] = {
     "RMSNorm": (dict(use_rmsnorm=True), {}, None),
     "simple RMSNorm": (dict(use_simple_rmsnorm=True), {}, None),
     "scale-norm": (dict(use_scalenorm=True), {}, None),
-    "dynamic tanh": (dict(use_dynamic_tanh=True), {}, None),
     "GLU": (dict(ff_glu=True), {}, None),
     "SwiGLU": (dict(ff_glu=True, ff_swish=True, ff_no_bias=True), {}, 16),
-    "ReLU squared": (dict(ff_relu_squared=True), {}, None),
     "sandwich norm": (dict(sandwich_norm=True), {}, None),
     "residual attention": (dict(residual_attn=True), {}, None),
     "gate residual": (dict(gate_residual=True), {}, None),
-    "scale residual": (dict(scale_residual=True), {}, None),
     "macaron": (dict(macaron=True), {}, None),
     "qk-norm": (dict(attn_qk_norm=True), {}, None),
     "qk-norm learned": (dict(attn_qk_norm=True, attn_qk_norm_dim_scale=True), {}, None),
     "one kv head": (dict(attn_one_kv_head=True), {}, None),
     "talking heads": (dict(attn_pre_talking_heads=True, attn_post_talking_heads=True), {}, None),
     "memory tokens": ({}, dict(num_memory_tokens=4), None),
-    "memory keys": (dict(attn_num_mem_kv=4), {}, None),
     "post-norm": (dict(pre_norm=False), {}, None),
     "layerscale": (dict(use_layerscale=True, layerscale_init_value=0.1), {}, None),
     "zero-init branches": (dict(zero_init_branch_output=True), {}, None),
     "value residual": (dict(add_value_residual=True), {}, None),
-    "value residual fixed": (dict(add_value_residual=True, learned_value_residual_mix=False), {}, None),
     "hyper-connections": (dict(num_residual_streams=2), {}, None),
     "unet skips": (dict(unet_skips=True), {}, None),
     "reinject input": (dict(reinject_input=True), {}, None),
     "gate values": (dict(attn_gate_values=True), {}, None),
     "tied embedding": ({}, dict(tie_embedding=True), None),
     "shared layers": (dict(weight_tie_layers=True), {}, None),
-    "embedding norm": ({}, dict(post_emb_norm=True), None),
 }
 
 MODELS = [

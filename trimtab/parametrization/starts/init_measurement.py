@@ -220,9 +220,9 @@ def _undecided(names: list[str], e: Evidence, every: list[str]) -> Open:
         shown.setdefault(f"{e.laws[law].ratio:.4g}", law)
     nearest = ", ".join(f"{law} ({value})" for value, law in list(shown.items())[:3])
     like = f" and {len(names) - 1} like it" if len(names) > 1 else ""
-    laws: list[str | float] = list(shown.values())[:3]
-    if e.sigma < 2 * init_laws.FLOOR:  # set, not drawn: the ratio is exact, whatever the law
-        laws.insert(0, float(f"{e.ratio:.6g}"))
+    # set, not drawn: the ratio is exact, whatever the law
+    exact = [float(f"{e.ratio:.6g}")] if e.sigma < 2 * init_laws.FLOOR else []
+    laws = [*exact, *list(shown.values())[:3]]
     proposals = [_for_all(names, every, law) for law in laws]
     text = (
         f"{names[0]}{like}: measured {e.ratio:.4g} +- {e.ratio * e.sigma:.2g} times the base's, nearest "
