@@ -65,7 +65,10 @@ def main(path):
             f"| {name} | {len(p.branches)} | {kinds} | {', '.join(f'`{t}`' for t in tails)} | {groups} | "
             f"{'; '.join(notes)} | {seconds:.2f} |\n"
         )
-    Path(path).write_text("".join(lines))
+    # what experiments/foreign_models.py wrote stays
+    old = Path(path).read_text() if Path(path).exists() else ""
+    _, mark, rest = old.partition("<!-- foreign: start -->")
+    Path(path).write_text("".join(lines) + (f"\n{mark}{rest}" if mark else ""))
 
 
 if __name__ == "__main__":

@@ -60,6 +60,21 @@ class InputError(TrimtabError, ValueError):
 Proposal = Mapping[str, Any]  # what a user could pass as overrides=
 
 
+def together(proposals: Sequence[Sequence[Proposal]]) -> list[dict[str, Any]]:
+    """One proposal for all problems at once: the first of each, the second of each, and so on.
+
+    Args:
+        proposals: those of each problem; where one has none, nothing settles them all.
+
+    >>> together([[{"a": 1}, {"a": 2}], [{"b": 3}]])
+    [{'a': 1, 'b': 3}, {'a': 2, 'b': 3}]
+    """
+    if not all(proposals):
+        return []
+    most = max((len(own) for own in proposals), default=0)
+    return [{k: v for own in proposals for k, v in own[min(i, len(own) - 1)].items()} for i in range(most)]
+
+
 class StructureError(TrimtabError):
     """What the model computes could not be told, or not be proven by numbers.
 

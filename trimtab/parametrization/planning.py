@@ -30,7 +30,7 @@ from trimtab.parametrization.proof import trial as proof
 from trimtab.parametrization.requirements import check_arguments, unwrap
 from trimtab.parametrization.result import Parametrization
 from trimtab.parametrization.rules import Scheme, as_scheme, opposed
-from trimtab.parametrization.starts.base_draws import prepare
+from trimtab.parametrization.starts.base_draws import Draw, prepare
 from trimtab.parametrization.suggestions import advised
 from trimtab.structure.graph import Graph, analyse
 from trimtab.structure.recording import record
@@ -114,7 +114,7 @@ def parametrize(
             "p.apply(model) when it is materialised."
         )
 
-    def planned(said: Overrides) -> Parametrization:
+    def planned(said: Overrides, scheme: Scheme = scheme) -> Parametrization:
         compared, notes = _compare(traces, said, scheme)
         return _plan(
             compared,
@@ -135,6 +135,11 @@ def parametrize(
             p.measure(model, strict=True)
         return p.proof_of(model, base).verdict
 
+    def width_only() -> None:
+        p = planned(said, as_scheme("mup"))
+        if traces[0].real:
+            p.measure(model, strict=True)
+
     try:
         p = planned(said)
         if p.has_experts and traces[0].real:
@@ -144,7 +149,7 @@ def parametrize(
         elif traces[0].real:
             p.measure(model, strict=False)
     except StructureError as error:
-        raise advised(error, overrides, verdict) from None
+        raise advised(error, overrides, verdict, width_only) from None
     p.try_one_step(model, base, rescaled=apply, strict=strict)
     return p
 
@@ -285,7 +290,8 @@ def _plan(
     }
     if scheme.width != "sp":
         _ask_for_starts(c.facts, rows, said)
-    rows, untouched = _without_integers(rows, model)
+    frozen = _frozen_under_adapters(c.model, model)
+    rows, untouched = _left_alone(rows, model, frozen)
     depth = _depth({stacks[k]: n / b * _path_ratio(c, k) for k, (n, b) in enumerate(c.pairing.counts)})
     width = main_width(c.facts)
     learned = advice(c.model, c.base, scheme=scheme, depth=depth, width=width, rows=rows)
@@ -298,7 +304,7 @@ def _plan(
         width=width,
         notes=[*notes, *_path_notes(c), *untouched, *folds.notes, *learned],
         aliases=_aliases(model),
-        draws=prepare(c.facts, rows, base, said, width),
+        draws=_known(prepare(c.facts, rows, base, said, width), frozen),
         buffers=buffers,
         model=model,
         trial=proof.prepare(c, rows, scheme, example),
@@ -328,22 +334,45 @@ def _path_notes(c: Comparison) -> list[str]:
     return list(notes)
 
 
-def _without_integers(rows: Mapping[str, Row], model: nn.Module) -> tuple[dict[str, Row], list[str]]:
-    """Numbers that are not floating point (quantised, indices, masks) stay: rows of ones, a note."""
-    names = [name for name, q in model.named_parameters() if name in rows and not adjustable(q)]
+def _frozen_under_adapters(graph: Graph, model: nn.Module) -> list[str]:
+    """The frozen parameters of a model in which a frozen matrix has an adapter beside it: what is frozen was
+    trained elsewhere. Without adapters it is a fresh draw like the rest, and nothing is listed."""
+    frozen = [name for name, q in model.named_parameters() if adjustable(q) and not q.requires_grad]
+    beside = {name for names in graph.flow.adapters.values() for name in names}
+    return frozen if beside.intersection(frozen) else []
+
+
+def _left_alone(
+    rows: Mapping[str, Row], model: nn.Module, frozen: list[str]
+) -> tuple[dict[str, Row], list[str]]:
+    """Numbers that are not floating point (quantised, indices, masks) stay: rows of ones, a note; those that
+    are frozen under adapters too."""
+    whole = [name for name, q in model.named_parameters() if name in rows and not adjustable(q)]
     ones = {
         n: dataclasses.replace(rows[n], init=1.0, u=1.0, s=1.0, fold=1.0, override=(), multipliers=())
-        for n in names
+        for n in (*whole, *frozen)
     }
-    if not names:
-        return dict(rows), []
-    shown = ", ".join(names[:3]) + ("..." if len(names) > 3 else "")
-    count = "1 parameter is" if len(names) == 1 else f"{len(names)} parameters are"
-    note = (
-        f"{count} not floating point ({shown}): left as drawn, so what such numbers multiply is not rescaled "
-        "with the size."
-    )
-    return {**rows, **ones}, [note]
+    left = "left as drawn, so what such numbers multiply is not rescaled with the size."
+    notes = [f"{_counted(whole)} not floating point ({_first(whole)}): {left}"] if whole else []
+    if frozen:
+        notes.append(
+            f"{_counted(frozen)} frozen ({_first(frozen)}) under adapters: left as they are, whatever the "
+            "size asks for. The adapters get starts and rates; their rank is no width."
+        )
+    return {**rows, **ones}, notes
+
+
+def _known(draws: Mapping[str, Draw], names: list[str]) -> dict[str, Draw]:
+    """The draws, those of `names` as they should be."""
+    return dict(draws) | {name: dataclasses.replace(draws[name], forced=1.0) for name in names}
+
+
+def _counted(names: list[str]) -> str:
+    return "1 parameter is" if len(names) == 1 else f"{len(names)} parameters are"
+
+
+def _first(names: list[str]) -> str:
+    return ", ".join(names[:3]) + ("..." if len(names) > 3 else "")
 
 
 def _ask_for_starts(facts: Mapping[str, Facts], rows: Mapping[str, Row], said: Overrides) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trimtab.errors import InputError, LawError
+from trimtab.errors import InputError, LawError, together
 from trimtab.parametrization.comparison.meta_buffers import confirm
 from trimtab.parametrization.exports.record import Export, Settings
 from trimtab.parametrization.exports.tools import check_tool, write_export
@@ -244,7 +244,8 @@ class Parametrization:
                 "Trained weights have no init law: resume with Parametrization.from_json, or pass "
                 "apply=False."
             )
-            raise LawError("\n".join([law, *(f"  - {p}" for p in problems[:8]), cure]))
+            text = "\n".join([law, *(f"  - {p}" for p in problems[:8]), cure])
+            raise LawError(text, together([p.proposals for p in problems]))
         for name, (law, value) in laws.items():
             row = self.rows[name]
             rescale = row.init * dict(row.multipliers).get("init", 1.0) / value

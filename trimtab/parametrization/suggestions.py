@@ -19,24 +19,39 @@ Verdict = Callable[[dict[str, Any]], str]  # overrides -> of the proof of the pl
 
 NONE_HOLDS = (
     "No override was found under which a first step changes the network alike at both sizes. Keep the "
-    'numbers that differ the same in both models, or use scheme="mup", which claims nothing over depth.'
+    "numbers that differ the same in both models"
 )
+WIDTH_ONLY = ', or use scheme="mup", which claims nothing over depth'
 
 
-def advised(error: StructureError, given: Mapping[str, Any] | None, verdict: Verdict) -> StructureError:
+def advised(
+    error: StructureError, given: Mapping[str, Any] | None, verdict: Verdict, width_only: Callable[[], object]
+) -> StructureError:
     """The same refusal with what was found by trying.
 
     Args:
         given: the overrides that the user passed; a suggestion holds them too.
         verdict: makes a plan with overrides and proves it; raises where there is none.
+        width_only: makes the plan that claims nothing over depth; raises where there is none either.
     """
     if not error.proposals:
         return error
     found = _first_that_holds(error, dict(given or {}), verdict)
-    text = f"{error}\nPass overrides={found}: tried, and a first step holds." if found else ""
-    new = type(error)(text or f"{error}\n{NONE_HOLDS}", error.proposals)
+    if found:
+        text = f"{error}\nPass overrides={found}: tried, and a first step holds."
+    else:
+        text = f"{error}\n{NONE_HOLDS}{WIDTH_ONLY if _works(width_only) else ''}."
+    new = type(error)(text, error.proposals)
     new.suggestion = found
     return new
+
+
+def _works(plan: Callable[[], object]) -> bool:
+    try:
+        plan()
+    except TrimtabError:
+        return False
+    return True
 
 
 def _first_that_holds(

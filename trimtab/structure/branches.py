@@ -84,7 +84,7 @@ def branches(flow: Flow, patterns: Patterns, label: str, known_refuted: Refuted)
         known_refuted: says of a branch's parameters that numbers elsewhere (those of the base) have refuted
             its every tail; a trace without numbers cannot find that out.
     """
-    found = _with_reach(flow, residual_adds(flow, patterns, label))
+    found = _with_reach(*residual_adds(flow, patterns, label))
     found = _with_tails(found, known_refuted)
     found = _without_inner_sums(found)
     return dataclasses.replace(found, residuals=_with_stacks(found))

@@ -25,9 +25,15 @@ from trimtab.structure.uses import Flow, Use, flow
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Product:
-    """A contraction of two activations over `size` numbers: attention scores and the like."""
+    """A contraction of two activations over `size` numbers: attention scores and the like.
+
+    Args:
+        node: where it is done: a matrix product, or the sum of (a * b).sum(dim).
+        operands: the two activations, and the dimension of each that is contracted, from the end.
+    """
 
     node: int
+    operands: tuple[tuple[int, int], tuple[int, int]]
     size: int
     left: Tail
     right: Tail
@@ -104,9 +110,10 @@ class Graph:
         """The stack on whose stream a parameter acts, between two of its adds; None before the first."""
         for use in self.uses[name]:
             for o in self.trace.nodes[use.node].outputs if use.node >= 0 else ():
+                joined = any(user in self.flow.joins for user in self.trace.consumers[o])
                 for k in {self.residuals[i].stack for i, side in self.network.reach[o] if side == "skip"}:
                     outs = [self.trace.nodes[r.node].outputs[0] for r in self.residuals if r.stack == k]
-                    if any(self.flow.comes_from(o, out) for out in outs):
+                    if joined or any(self.flow.comes_from(o, out) for out in outs):
                         return k
         return None
 
@@ -143,7 +150,7 @@ def analyse(
     flowing = flow(trace)
     network, named = _with_named_branches(branches(flowing, patterns, label, known_refuted), patterns.branch)
     return Graph(
-        flow=flowing,
+        flow=network.flow,
         network=network,
         named=named,
         readouts=_readouts(network),
@@ -244,11 +251,12 @@ def _leads_out(network: Branches, value: int) -> bool:
 def _products(network: Branches) -> tuple[Product, ...]:
     flow, found = network.flow, []
     for node in flow.trace.nodes:
-        refs = [a.index for a in node.args if isinstance(a, Ref)][:2]
-        if node.name not in operations.MATMULS or len(refs) < 2 or not all(flow.act[i] for i in refs):
+        operands = _contracted(flow, node)
+        if operands is None:
             continue
+        (left, dim), (right, _) = operands
         sides: list[Tail] = []
-        for i in refs:
+        for i in (left, right):
             try:
                 sides.append(tails(flow.trace, i, closed=network.nodes)[0])
             except Blocked:
@@ -257,14 +265,33 @@ def _products(network: Branches) -> tuple[Product, ...]:
         found.append(
             Product(
                 node=node.index,
-                size=flow.trace.values[refs[0]].shape[-1],
+                operands=operands,
+                size=flow.trace.values[left].shape[dim],
                 left=sides[0],
                 right=sides[1],
                 after=math.prod(factors),
-                normalised=sum(_unit_length(flow, i) for i in refs),
+                normalised=sum(_unit_length(flow, i) for i in (left, right)),
             )
         )
     return tuple(found)
+
+
+def _contracted(flow: Flow, node: Node) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    """The two activations that an operation contracts, each with the dimension it sums over."""
+    refs = [a.index for a in node.args if isinstance(a, Ref)][:2]
+    if node.name in operations.MATMULS:
+        both = len(refs) == 2 and all(flow.act[i] for i in refs)
+        return ((refs[0], -1), (refs[1], -2)) if both else None
+    if node.name != "sum" or len(node.args) < 2 or not isinstance(node.args[1], list | tuple) or not refs:
+        return None
+    product, rank = flow.trace.producer(refs[0]), len(flow.trace.values[refs[0]].shape)
+    if product is None or product.name != "mul" or len(node.args[1]) != 1:
+        return None
+    dim = node.args[1][0] % rank - rank
+    acts = flow.activations_into(product)
+    shapes = [flow.trace.values[i].shape for i in acts]
+    whole = all(len(shape) >= -dim and shape[dim] > 1 for shape in shapes)
+    return ((acts[0], dim), (acts[1], dim)) if len(set(acts)) == 2 and whole else None
 
 
 def _unit_length(flow: Flow, value: int) -> bool:
@@ -280,7 +307,7 @@ def _unit_length(flow: Flow, value: int) -> bool:
                 value = p.inputs[0]
             return p is not None and p.name in ("linalg_vector_norm", "norm", "pow", "mul")
         acts = flow.activations_into(node)
-        if not acts:
+        if not acts or flow.mixing[node.index]:  # a norm before the projection says nothing of its outputs
             return False
         value = acts[0]
     return False

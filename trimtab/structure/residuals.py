@@ -61,31 +61,72 @@ class Hop:
     kept: float = 1.0
 
 
-def residual_adds(flow: Flow, patterns: Patterns, label: str) -> tuple[Residual, ...]:
-    """The residual adds in the order of the forward.
+def residual_adds(flow: Flow, patterns: Patterns, label: str) -> tuple[Flow, tuple[Residual, ...]]:
+    """The residual adds in the order of the forward, and the flow with the adds that are joins.
 
     Raises:
         StructureError: an add could be a block with a projection shortcut or two towers, and nothing tells
             which.
     """
     found: Adds = {}
+    joins: dict[int, int] = {}
+    adapters: dict[int, frozenset[str]] = {}
+    flow = dataclasses.replace(flow, joins=joins, adapters=adapters)
     for node in flow.trace.nodes:
+        stream = _joined(flow, node, found)
+        if stream is not None:
+            joins[node.index] = stream
+            continue
         residual = _residual_at(flow, node, found, patterns)
-        if residual is not None:
+        if residual is not None and residual.kind == "adapter":  # one matrix, not a block
+            adapters[node.index] = residual.crossed
+        elif residual is not None:
             found[node.index] = residual
-    found = {node: r for node, r in found.items() if not _lent(flow, r, found)}
+    for node in sorted(found, reverse=True):  # what is lent encloses nothing itself
+        if _lent(flow, found[node], found):
+            del found[node]
     towers = _towers(flow, found, patterns, label)
-    return numbered(r for r in found.values() if r.node not in towers)
+    return flow, numbered(r for r in found.values() if r.node not in towers)
+
+
+def _joined(flow: Flow, node: Node, found: Adds) -> int | None:
+    """The stream's side of h + b x0 where x0 is an earlier value of the stream and the learned b starts at 0.
+
+    Such an add is no block: it starts as the identity, and what it learns is one number per layer on the
+    stream. A residual block cannot look like it, for then its skip would be the side that is 0.
+    """
+    if node.name != "add" or not flow.trace.real or len(sides := flow.activations_into(node)) != 2:
+        return None
+    for share, stream in (sides, sides[::-1]):
+        weighed = flow.trace.producer(share)
+        learned = weighed is not None and weighed.name == "mul" and any(map(flow.weightlike, weighed.inputs))
+        if not learned or bool(flow.trace.tensor(share).any()) or not bool(flow.trace.tensor(stream).any()):
+            continue
+        earlier = {hop.value for hop in _hops(flow, share, found, cross=False)}
+        if earlier & {hop.value for hop in _hops(flow, stream, found, cross=False)}:
+            return stream
+    return None
 
 
 def _lent(flow: Flow, r: Residual, found: Adds) -> bool:
-    """An add inside a branch of what an earlier branch made (value residuals, momentum): its arithmetic.
+    """An add inside a branch of what an earlier branch made (value residuals, momentum), or of what the input
+    makes beside the stream (value embeddings): its arithmetic.
 
-    A stack that is nested in a branch starts in that branch; what starts in one that has ended is lent.
+    A stack that is nested in a branch starts in that branch; what starts in one that has ended is lent, and
+    what starts outside while the other side of the add comes from the branch's own start.
     """
     out = flow.trace.nodes[r.node].outputs[0]
     if any(flow.trace.nodes[node].outputs[0] == r.source for node in found):
         return False
+    if any(
+        q.node > r.node
+        and _within(flow, out, q)
+        and flow.comes_from(r.branch, q.source)
+        and not flow.comes_from(r.source, q.source)
+        and _ends_at(flow, out, q.node)
+        for q in found.values()
+    ):
+        return True
     lent = any(
         q.node < r.node
         and q.kind != "projection"
@@ -94,6 +135,21 @@ def _lent(flow: Flow, r: Residual, found: Adds) -> bool:
         for q in found.values()
     )
     return lent and any(q.node > r.node and _within(flow, out, q) for q in found.values())
+
+
+def _ends_at(flow: Flow, value: int, node: int) -> bool:
+    """All that is made of a value goes into one later node: it is not a stream of its own (a reversible
+    network's halves read each other and both go on)."""
+    todo, seen = [value], {value}
+    while todo:
+        value = todo.pop()
+        if value in flow.trace.outputs:
+            return False
+        for user in flow.trace.consumers[value]:
+            new = [] if user == node else [o for o in flow.trace.nodes[user].outputs if o not in seen]
+            todo += new
+            seen.update(new)
+    return True
 
 
 def _within(flow: Flow, value: int, r: Residual) -> bool:
@@ -108,6 +164,9 @@ def numbered(residuals: Iterable[Residual]) -> tuple[Residual, ...]:
 def origin(flow: Flow, adds: Adds, value: int) -> int:
     """Back along one stream, through everything that mixes and joins nothing, to where it was made."""
     while (node := flow.trace.producer(value)) is not None:
+        if node.index in flow.joins:
+            value = flow.joins[node.index]
+            continue
         if node.index in adds or flow.mixing[node.index]:
             break
         sources = {
@@ -158,6 +217,10 @@ def _match(
                 break
             if _interpolates(flow, node, branch, hop.value):
                 break
+            if hop.crossed and _linear(flow, hop.value, branch):
+                return Residual(
+                    node.index, skip, branch, source=hop.value, kind="adapter", crossed=hop.crossed
+                )
             kind = _kind(flow, hop, branch, found)
             return Residual(
                 node=node.index,
@@ -205,6 +268,8 @@ def _straight_hop(flow: Flow, node: Node, hop: Hop, found: Adds) -> Hop | None:
     if residual is not None:
         how = "parallel" if hop.how == "identity" else hop.how
         return dataclasses.replace(hop, value=residual.skip, how=how)
+    if node.index in flow.joins:
+        return dataclasses.replace(hop, value=flow.joins[node.index])
     acts = flow.activations_into(node)
     if len(acts) != 1:
         return None
@@ -275,6 +340,19 @@ def _interpolates(flow: Flow, node: Node, branch: int, source: int) -> bool:
     return False
 
 
+def _linear(flow: Flow, source: int, end: int) -> bool:
+    """Nothing but matrices, biases, constants and views between two values."""
+    for node in flow.trace.nodes:
+        between = any(flow.comes_from(end, o) and flow.comes_from(o, source) for o in node.outputs)
+        if source in node.outputs or not between:
+            continue
+        alone = len(flow.activations_into(node)) == 1
+        plain = flow.mixing[node.index] or node.name in operations.LINEAR or node.name == "add"
+        if not alone or not (plain or constant_factor(flow.trace, node) is not None):
+            return False
+    return True
+
+
 def _kind(flow: Flow, hop: Hop, branch: int, found: Adds) -> str:
     if hop.how != "identity":
         return hop.how
@@ -337,13 +415,22 @@ def _links(flow: Flow, found: Adds) -> dict[int, set[int]]:
     outs = {flow.trace.nodes[r.node].outputs[0]: r for r in found.values()}
     links: dict[int, set[int]] = {node: set() for node in found}
     for r in found.values():
-        for start in (r.skip, r.source):
-            before = outs.get(origin(flow, found, start))
-            if before is not None and before is not r:
+        origins = {o for start in (r.skip, r.source) for o in _origins(flow, found, start)}
+        for before in (outs[o] for o in origins if o in outs):
+            if before is not r:
                 links[r.node].add(before.node)
                 if _mixed_later(flow, r):
                     links[before.node].add(r.node)
     return links
+
+
+def _origins(flow: Flow, found: Adds, value: int) -> set[int]:
+    """The same where streams are joined side by side (the long skips of a U-net): of each of them."""
+    value = origin(flow, found, value)
+    node = flow.trace.producer(value)
+    if node is None or node.name != "cat":
+        return {value}
+    return {o for i in flow.activations_into(node) for o in _origins(flow, found, i)}
 
 
 def _mixed_later(flow: Flow, r: Residual) -> bool:

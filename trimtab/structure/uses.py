@@ -44,6 +44,9 @@ class Flow:
         mixing: by node, whether it mixes.
         behind: by value, the bit set of values it was computed from, itself included.
         uses: by parameter name, in the order of the forward.
+        joins: adds that give a stream a share of an earlier value and start with none of it (`residuals`):
+            by node, the stream's side.
+        adapters: adds W x + B A x of a matrix and a product of matrices: by node, the parameters of W.
     """
 
     trace: Trace
@@ -51,6 +54,8 @@ class Flow:
     mixing: tuple[bool, ...]
     behind: tuple[int, ...]
     uses: Mapping[str, tuple[Use, ...]]
+    joins: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    adapters: Mapping[int, frozenset[str]] = dataclasses.field(default_factory=dict)
 
     def weightlike(self, value: int) -> bool:
         return _weightlike(self.trace, self.act, value)
@@ -85,8 +90,8 @@ class Flow:
         assert last is not None
         for node in self.trace.nodes[first : last + 1]:
             depths = [depth[i] for i in node.inputs if i in depth]
-            on_the_way = depths and node.outputs and self.comes_from(end, node.outputs[0])
-            if on_the_way or end in node.outputs:
+            # any of the outputs: a split makes several, and the way may go on from the second
+            if (depths and any(self.comes_from(end, o) for o in node.outputs)) or end in node.outputs:
                 best = max(depths, default=0) + self.mixing[node.index]
                 depth |= dict.fromkeys(node.outputs, best)
         return depth.get(end, -1)
@@ -134,8 +139,10 @@ def flow(trace: Trace) -> Flow:
 
 
 def _activations(trace: Trace) -> tuple[bool, ...]:
-    """Which values are activations: what depends on inputs, and learned tokens repeated over the batch."""
-    act = [v.source == "input" for v in trace.values]
+    """Which values are activations: what depends on inputs, learned tokens repeated over the batch, and fixed
+    tables that a network of their own reads (positions)."""
+    tables = {i for node in trace.nodes for i in _tables(trace, node)}
+    act = [v.source == "input" or v.index in tables for v in trace.values]
     for node in trace.nodes:
         if not node.outputs:
             continue
@@ -146,8 +153,29 @@ def _activations(trace: Trace) -> tuple[bool, ...]:
             is_act = out.from_param and out.is_float and grown and not _only_multiplied(trace, node)
         is_act = is_act or any(act[i] and not trace.values[i].from_input for i in node.inputs)
         for o in node.outputs:
-            act[o] = is_act
+            act[o] = is_act or o in tables
     return tuple(act)
+
+
+def _tables(trace: Trace, node: Node) -> list[int]:
+    """Constants that a weight multiplies, where something nonlinear follows before any input is met: they are
+    an input of their own. A basis times coefficients, which is a weight, is followed by nothing."""
+    if node.name not in operations.MATMULS or not node.outputs:
+        return []
+    weights = [i for i in node.inputs if trace.values[i].from_param]
+    tables = [i for i in node.inputs if trace.values[i].constant and trace.values[i].is_float]
+    if not weights or not tables or trace.values[node.outputs[0]].from_input:
+        return []
+    todo, seen = list(node.outputs), set(node.outputs)
+    while todo:
+        for user in (trace.nodes[n] for n in trace.consumers[todo.pop()]):
+            bends = user.pointwise and user.name not in operations.LINEAR | {"add", "sub", "mul", "div"}
+            if bends or user.name in operations.ACTIVATIONS:
+                return tables
+            new = [o for o in user.outputs if not trace.values[o].from_input and o not in seen]
+            todo += new
+            seen.update(new)
+    return []
 
 
 def _only_multiplied(trace: Trace, node: Node) -> bool:

@@ -8,6 +8,7 @@ a kind, they are spread evenly over the base's.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 from trimtab.parametrization.comparison.names import block, loose_template, same_end, spread, template
@@ -141,12 +142,16 @@ def _lying_in(homes: Sequence[int | None], branch: int | None) -> list[int]:
 def _kinds(
     k: int, mine: tuple[Side, list[int]], theirs: tuple[Side, list[int]], deeper: Places
 ) -> tuple[list[_Kind], list[str]]:
-    """The kinds of branches that both stacks have, by the strictest names that leave none without a like."""
+    """The kinds of branches that both stacks have, by the strictest names that leave none without a like.
+
+    What is shared is shown by the deeper model; where a block is another one there (the last block of a
+    two-stream model, which reads its context and writes none), each model speaks for itself.
+    """
     kinds: list[_Kind] = []
     faults: list[str] = []
-    for how in ("strict", "inside", "loose"):
+    for how, shown in itertools.product(("strict", "inside", "loose"), (deeper, {})):
         groups, base_groups = (
-            _by_signature({i: _parts(side.graph, _members(side, deeper, i), how) for i in indices})
+            _by_signature({i: _parts(side.graph, _members(side, shown, i), how) for i in indices})
             for side, indices in (mine, theirs)
         )
         kinds = [

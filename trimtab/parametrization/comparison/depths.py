@@ -2,12 +2,15 @@
 
     m_L = branches of the stack in the model / in the base          (docs/theory.md, equation (10))
 
-A parameter that feeds stacks of different growth counts as outside: alpha = 1 and m_U cancel in each.
+A parameter that feeds stacks of different growth counts as outside: alpha = 1 and m_U cancel in each. One
+that feeds as many branches in the base comes with its block (two streams, one of which ends a block earlier):
+it gets the geometric mean of their growth.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from trimtab.errors import StructureError
 from trimtab.parametrization.comparison.pairing import Pairing
@@ -67,9 +70,11 @@ class Depths:
             m_L = self.ratios[place.stream]
             return Depth(where="stream", stack=place.stream, m_L=m_L, reuse=reuse)
         stacks = {self.model.residuals[i].stack for i in place.branches}
-        if len({self.ratios[k] for k in stacks}) != 1:  # in no branch, or in stacks of different growth
+        with_block = base_place is not None and len(place.branches) == len(base_place.branches)
+        if not stacks or (len({self.ratios[k] for k in stacks}) > 1 and not with_block):
             return Depth()
         stack = min(stacks)
+        growth = math.prod(self.ratios[k] for k in stacks) ** (1 / len(stacks))
         m_L, uses, experts = self._paths(place.branches, name)
         slices = [g.flow.packed(n) for g, n in self._both(name, twin)]
         fed, base_fed = (
@@ -81,7 +86,7 @@ class Depths:
             where="tail" if tail else "branch",
             branches=place.branches,
             stack=stack,
-            m_L=self.ratios[stack] * m_L,
+            m_L=(self.ratios[stack] if len(stacks) == 1 else growth) * m_L,
             reuse=uses * (fed / max(1, base_fed) if fed > 1 or base_fed > 1 else 1.0),
             experts=experts,
             zero_tail=self.at_zero.issuperset(place.branches),

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Literal
 
-from trimtab.errors import StructureError
+from trimtab.errors import StructureError, together
 from trimtab.parametrization.comparison.depths import Depths
 from trimtab.parametrization.comparison.names import Siblings, template
 from trimtab.parametrization.comparison.overrides import Overrides
@@ -125,19 +125,8 @@ def compare(model: Graph, base: Graph, pairing: Pairing, overrides: Overrides) -
     if problems:
         head = "what differs between model and base must be width and depth only:"
         text = "\n".join([head, *(f"  - {p}" for p in problems[:12])])
-        raise StructureError(text, _together(problems))
+        raise StructureError(text, together([p.proposals for p in problems]))
     return Comparison(model=model, base=base, pairing=pairing, facts=found)
-
-
-def _together(problems: Sequence[StructureError]) -> list[dict[str, Any]]:
-    """One proposal for all problems at once: the first of each, the second of each, and so on."""
-    if not all(error.proposals for error in problems):
-        return []
-    most = max(len(error.proposals) for error in problems)
-    return [
-        {k: v for error in problems for k, v in error.proposals[min(i, len(error.proposals) - 1)].items()}
-        for i in range(most)
-    ]
 
 
 def main_width(facts: Mapping[str, Facts]) -> float:

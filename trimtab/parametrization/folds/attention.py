@@ -21,7 +21,6 @@ from trimtab.structure import operations
 from trimtab.structure.graph import Graph, Product, linear_after
 from trimtab.structure.proofs import degree
 from trimtab.structure.tails import Tail
-from trimtab.structure.trace import Ref
 
 Names = frozenset[str]
 
@@ -91,13 +90,12 @@ def _sides(p: Product, twin: Mapping[str, str] | None = None) -> tuple[Names, Na
 def _averages(base: Graph, twin: Product) -> bool:
     """One operand of the base's product is made of weights that sum to 1 (a softmax over what is contracted):
     an average, the same at every size."""
-    trace = base.trace
-    left, right = (trace.tensor(a.index) for a in trace.nodes[twin.node].args[:2] if isinstance(a, Ref))
+    operands = [(base.trace.tensor(value), dim) for value, dim in twin.operands]
     return any(
         operand.dim() >= -dim
         and bool((operand >= 0).all())
         and bool(((operand.double().sum(dim) - 1).abs() < 1e-2).all())
-        for operand, dim in ((left, -1), (right, -2))
+        for operand, dim in operands
     )
 
 
@@ -145,6 +143,12 @@ def _prove(c: Comparison, p: Product, twin: Product, sites: Tail, power: float) 
         graph, p = c.base, twin
     out = graph.trace.nodes[p.node].outputs[0]
     seen = degree(graph.trace, sites, out, graph.flow.behind[out])
+    if math.isclose(seen, 0.0, abs_tol=0.05):
+        raise StructureError(
+            "scores over a head dimension that is not the base's want another factor, and a norm without a "
+            f"gain undoes what {sorted({s.name for s in sites})} could give them. Keep the head dimension of "
+            "the base (more heads instead), or give the query norm a gain."
+        )
     if not math.isclose(seen, power, abs_tol=0.05):
         raise StructureError(
             f"a product of two activations over {p.size} numbers wants a factor, and scaling "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Mapping
 
 from torch import Tensor, nn
@@ -20,6 +21,8 @@ from trimtab.parametrization.parameters import Row
 from trimtab.parametrization.starts import init_laws
 from trimtab.parametrization.starts.init_laws import Law, Moments
 from trimtab.structure.trace import adjustable
+
+MANY = 1000  # numbers that tell a depth law from none at a glance
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,14 +67,14 @@ def prepare(
     for f in facts.values():
         if adjustable(tensors[f.twin]):
             alike.setdefault(_called(f), {})[f.twin] = tensors[f.twin].detach()
-    width = _extent(facts, m_N)
+    width, depth = _extent(facts, m_N), _main_depth(facts)
     draws: dict[str, Draw] = {}
     for name, f in facts.items():
         partner = facts.get(f.partner) if f.partner is not None else None
         twin = tensors[f.twin]
         measured = moments(twin, rows[name].offset) if adjustable(twin) else None
         default = _torch_ways(f, partner, twin, measured)
-        laws = _laws(f, partner, rows[name].init, m_N, frozenset())
+        laws = _laws(f, partner, rows[name].init, m_N, frozenset(), depth=depth)
         known = _textbook(measured, f.fans[2:], "lookup" in f.uses, width)
         known &= frozenset(laws) if f.kind == "matrix" else {"width"} if partner is None else frozenset()
         by_torch = bool(default) and _may_be_default(f, partner, list(alike.get(_called(f), {}).values()))
@@ -80,7 +83,7 @@ def prepare(
         draws[name] = Draw(
             twin=f.twin,
             base=measured,
-            laws=_laws(f, partner, rows[name].init, m_N, known, default=by_torch),
+            laws=_laws(f, partner, rows[name].init, m_N, known, default=by_torch, depth=depth),
             pool=f"{template(name)} {f.rank} {f.where} {f.kind} {f.fans} {f.m_L}",
             kin=f"{'.'.join(name.split('.')[-2:])} {f.kind} {f.fans}",
             sort=f"{f.kind} {'bias' if partner else ''} {'constant' if constant else ''}",
@@ -159,10 +162,26 @@ def _default_fans(f: Facts, partner: Facts | None) -> list[tuple[str, str, float
     ]
 
 
+def _main_depth(facts: Mapping[str, Facts]) -> float:
+    """The depth ratio that most parameters in branches share."""
+    counts = Counter(f.m_L for f in facts.values() if f.where != "outside")
+    return counts.most_common(1)[0][0] if counts else 1.0
+
+
 def _laws(
-    f: Facts, partner: Facts | None, wanted: float, m_N: float, known: frozenset[str], *, default: bool = True
+    f: Facts,
+    partner: Facts | None,
+    wanted: float,
+    m_N: float,
+    known: frozenset[str],
+    *,
+    default: bool = True,
+    depth: float = 1.0,
 ) -> dict[str, Law]:
+    """The laws that may explain a tensor. `depth`: the model's ratio, which a matrix outside all branches may
+    be drawn by too (a head that is drawn like the tails)."""
     fan_in, fan_out, base_in, base_out = f.fans
+    many = f.kind == "matrix" and math.prod(f.base_shape) >= MANY
     return init_laws.candidates(
         kind=f.kind,
         m_in=fan_in / base_in if f.kind == "matrix" else 1.0,
@@ -170,7 +189,7 @@ def _laws(
         xavier=((base_in + base_out) / (fan_in + fan_out)) ** 0.5,
         orthogonal=(max(base_in, base_out) / max(fan_in, fan_out)) ** 0.5,
         m_N=m_N,
-        m_L=f.m_L,
+        m_L=depth if f.where == "outside" and many else f.m_L,
         tail=f.where == "tail",
         wanted=wanted,
         partner=partner.fans[0] / partner.fans[2] if partner else None,

@@ -7,18 +7,31 @@ all pools are judged together: a model is parametrized as a whole or not at all.
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import math
 from collections.abc import Mapping
 
 from torch import Tensor
 
-from trimtab.errors import InputError
+from trimtab.errors import InputError, Proposal
+from trimtab.parametrization.comparison.names import pattern
 from trimtab.parametrization.parameters import Row
 from trimtab.parametrization.rules import Scheme
 from trimtab.parametrization.starts import init_laws
 from trimtab.parametrization.starts.base_draws import Draw, moments
 from trimtab.parametrization.starts.init_laws import AS_WANTED, Evidence, Moments
 from trimtab.structure.trace import adjustable
+
+
+@dataclasses.dataclass(frozen=True)
+class Open:
+    """What the numbers leave open of some parameters, and overrides that might settle it."""
+
+    text: str
+    proposals: tuple[Proposal, ...] = ()
+
+    def __str__(self) -> str:
+        return self.text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +54,7 @@ class Pool:
 
 def measure(
     params: Mapping[str, Tensor], rows: Mapping[str, Row], draws: Mapping[str, Draw], scheme: Scheme
-) -> tuple[dict[str, tuple[str, float]], list[str]]:
+) -> tuple[dict[str, tuple[str, float]], list[Open]]:
     """{name: (law, ratio to base)} for a model's own draw, and what the numbers leave open."""
     laws: dict[str, tuple[str, float]] = {}
     names: dict[str, list[str]] = {}
@@ -57,7 +70,7 @@ def measure(
         else:
             names.setdefault(draws[name].pool, []).append(name)
     pools: list[Pool] = []
-    problems: list[str] = []
+    problems: list[Open] = []
     for members in names.values():
         pool, problem = _pool(members, params, rows, draws)
         problems += problem
@@ -65,7 +78,7 @@ def measure(
             pools.append(pool)
         else:  # nothing to rescale
             laws |= {n: ("zero", rows[n].init) for n in members}
-    found, undecided = _judge(pools)
+    found, undecided = _judge(pools, list(rows))
     return laws | found, problems + undecided
 
 
@@ -85,7 +98,7 @@ def _clear_law(p: Tensor, row: Row, draw: Draw, scheme: Scheme) -> tuple[str, fl
 
 def _pool(
     names: list[str], params: Mapping[str, Tensor], rows: Mapping[str, Row], draws: Mapping[str, Draw]
-) -> tuple[Pool | None, list[str]]:
+) -> tuple[Pool | None, list[Open]]:
     """What the numbers of some parameters say together; None where all are zero."""
     first = names[0]
     mine = {n: m for n in names if (m := moments(params[n], rows[n].offset)) is not None}
@@ -93,7 +106,7 @@ def _pool(
     if not mine or not theirs:
         where = "the base" if mine else "the model"
         fault = f"{first} is all zero in {where} only: the two were not initialised by the same code."
-        return None, [fault] if bool(mine) != bool(theirs) else []
+        return None, [Open(fault)] if bool(mine) != bool(theirs) else []
     target, base = (init_laws.pool(list(each.values())) for each in (mine, theirs))
     evidence = Evidence.of(target, base, draws[first].laws)
     settled, says = None, None
@@ -115,8 +128,8 @@ def _pool(
     return pool, []
 
 
-def _judge(pools: list[Pool]) -> tuple[dict[str, tuple[str, float]], list[str]]:
-    """The law of each pool, all of them seen together, and what stays open."""
+def _judge(pools: list[Pool], every: list[str]) -> tuple[dict[str, tuple[str, float]], list[Open]]:
+    """The law of each pool, all of them seen together, and what stays open. `every`: all parameters."""
     before = init_laws.already(
         [pool.evidence for pool in pools if pool.settled is None],
         [pool.as_drawn for pool in pools if pool.as_drawn is not None],
@@ -124,11 +137,11 @@ def _judge(pools: list[Pool]) -> tuple[dict[str, tuple[str, float]], list[str]]:
     if before is False:
         pools = [dataclasses.replace(p, evidence=p.evidence.without(AS_WANTED)) for p in pools]
     laws: dict[str, tuple[str, float]] = {}
-    problems: list[str] = []
+    problems: list[Open] = []
     for pool in pools:
         law = _law(pool, pools, before)
         if law is None:
-            problems.append(_undecided(pool.names, pool.evidence))
+            problems.append(_undecided(pool.names, pool.evidence, every))
         else:
             laws |= dict.fromkeys(pool.names, (law, pool.evidence.laws[law].ratio))
     if before is None:
@@ -152,7 +165,7 @@ def _law(pool: Pool, pools: list[Pool], before: bool | None) -> str | None:
     return law or init_laws.in_company(evidence, [p.evidence for p in pools if p.sort == pool.sort])
 
 
-def _half_done(found: Mapping[str, tuple[str, Evidence, bool | None]]) -> list[str]:
+def _half_done(found: Mapping[str, tuple[str, Evidence, bool | None]]) -> list[Open]:
     """A model is parametrized as a whole or not at all: weights that only a parametrization explains beside
     others still to be rescaled.
 
@@ -174,10 +187,12 @@ def _half_done(found: Mapping[str, tuple[str, Evidence, bool | None]]) -> list[s
     if not done or not fresh:
         return []
     return [
-        f"{done[0]} is as a parametrization leaves it ({len(done)} such), {fresh[0]} is not ({len(fresh)} "
-        "such): a model parametrized before and changed since? "
-        f"Start from a fresh draw of all; if this is one, say how {done[0]} was drawn: "
-        f"overrides={{'{done[0]}': {{'init_law': its std over the base's}}}}."
+        Open(
+            f"{done[0]} is as a parametrization leaves it ({len(done)} such), {fresh[0]} is not "
+            f"({len(fresh)} such): a model parametrized before and changed since? "
+            f"Start from a fresh draw of all; if this is one, say how {done[0]} was drawn: "
+            f"overrides={{'{done[0]}': {{'init_law': its std over the base's}}}}."
+        )
     ]
 
 
@@ -199,14 +214,25 @@ def _torch_default(
     return True
 
 
-def _undecided(names: list[str], e: Evidence) -> str:
+def _undecided(names: list[str], e: Evidence, every: list[str]) -> Open:
     shown: dict[str, str] = {}
     for law in sorted(e.laws, key=e.chi2):
         shown.setdefault(f"{e.laws[law].ratio:.4g}", law)
     nearest = ", ".join(f"{law} ({value})" for value, law in list(shown.items())[:3])
     like = f" and {len(names) - 1} like it" if len(names) > 1 else ""
-    return (
+    # set, not drawn: the ratio is exact, whatever the law
+    exact = [float(f"{e.ratio:.6g}")] if e.sigma < 2 * init_laws.FLOOR else []
+    laws = [*exact, *list(shown.values())[:3]]
+    proposals = [_for_all(names, every, law) for law in laws]
+    text = (
         f"{names[0]}{like}: measured {e.ratio:.4g} +- {e.ratio * e.sigma:.2g} times the base's, nearest "
-        f"laws {nearest}. Pass overrides={{'{names[0]}': {{'init_law': '{next(iter(shown.values()))}'}}}}, "
-        "or the ratio as a number."
+        f"laws {nearest}. Say the 'init_law' of {', '.join(map(repr, proposals[0]))}, by name or as a number."
     )
+    return Open(text, tuple(proposals))
+
+
+def _for_all(names: list[str], every: list[str], law: str | float) -> dict[str, dict[str, str | float]]:
+    """An override that says the law of all of these and of nothing else."""
+    by_pattern = pattern(names[0])
+    exact = {name for name in every if fnmatch.fnmatchcase(name, by_pattern)} == set(names)
+    return {name: {"init_law": law} for name in ([by_pattern] if exact else names)}
