@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from trimtab.errors import TrimtabError
+from trimtab.runs.carrying import carried
 from trimtab.runs.checkpoints import Keeper, keeper
 from trimtab.runs.config import RunConfig, decay, rate
 from trimtab.runs.loggers import evaluation, open_logger
@@ -65,7 +66,7 @@ class Run:
         self.keeper = keeper(checkpoint)
         self.model, self.plan = self.task.begin(config.seed)
         self.model.train()
-        self.optimizers = _optimizers(config, self.plan)
+        self.optimizers = _optimizers(carried(config), self.plan)
         self.rates = [
             [(group, group["lr"], group.get("weight_decay", 0.0)) for group in o.param_groups]
             for o in self.optimizers

@@ -499,7 +499,9 @@ class Store:
         ):
             row: dict[str, Any] = {"cell": cell, "label": label, "state": state}
             for key, value in json.loads(config).items():
-                if isinstance(value, dict):
+                if key == "roles":
+                    row |= {f"{key}.{r}.{k}": v for r, table in value.items() for k, v in table.items()}
+                elif isinstance(value, dict):
                     row |= {f"{key}.{k}": v for k, v in value.items()}
                 elif key == "base":
                     row |= {
