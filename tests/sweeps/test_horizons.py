@@ -133,8 +133,8 @@ def test_a_rule_in_the_sweep_reaches_every_run_and_its_name(tmp_path):
     mine.write_text('extends = "sde"\n[adam]\nlr = {batch = 0.25, tokens = 0.0}\n')
     file = tmp_path / "sweep.toml"
     file.write_text(
-        'base = {width = 32, depth = 3, batch = 16, tokens = 1600}\nbatches = [16, 256]\nhorizon = "mine.toml"\n'
-        'axes = {lr = [0.1]}\nrun = {optimizer = "adamw", betas = [0.99, 0.99]}\nseeds = 1\n'
+        'base = {width = 32, depth = 3, batch = 16, tokens = 4096}\nbatches = [16, 256]\nhorizon = "mine.toml"\n'
+        'axes = {lr = [0.1]}\nrun = {optimizer = "adamw", betas = [0.99, 0.999]}\nseeds = 1\n'
     )
     held = list(read(file).cells())
     assert {c.batch_size: carried(c).lr / c.lr for c in held} == {16: 1.0, 256: 2.0}

@@ -24,6 +24,11 @@ KEYS = ("rule", "batch", "tokens")
 SHAPE = "must be a table of rule (a name or exponents), batch and tokens (the base's, whole numbers >= 1)"
 
 
+def horizon_of(config: RunConfig) -> Horizon | None:
+    """How much larger a run's batch and length are than its base's; None where it follows no rule."""
+    return read_horizon(config.horizon, config.batch_size, config.steps) if config.horizon else None
+
+
 def read_horizon(table: Mapping[str, Any], batch_size: int, steps: int) -> Horizon:
     """The horizon of a run with this batch and so many steps.
 
@@ -39,7 +44,9 @@ def read_horizon(table: Mapping[str, Any], batch_size: int, steps: int) -> Horiz
 
 
 def carried(config: RunConfig) -> RunConfig:
-    """The run with its numbers moved to its batch and length, and nothing left to move.
+    """The run of one optimizer with its numbers moved to its batch and length, and nothing left to move.
+
+    A run alone gets the same numbers from `p.optimizer(horizon=...)`; a fleet has no optimizers to ask.
 
     >>> from trimtab.runs.config import RunConfig
     >>> rule = {"rule": "sde", "batch": 16, "tokens": 3200}
@@ -48,19 +55,16 @@ def carried(config: RunConfig) -> RunConfig:
     >>> moved.lr, round(moved.betas[0], 6), moved.horizon
     (0.02, 0.6, {})
     """
-    if not config.horizon:
+    h = horizon_of(config)
+    if h is None:
         return config
-    h = read_horizon(config.horizon, config.batch_size, config.steps)
-    hyper = _hyper(config.model_dump())
-    first, *rest = CLASSES[config.optimizer]
-    f = h.factors(first, **hyper)
+    (cls,) = CLASSES[config.optimizer]
+    f = h.factors(cls, **_hyper(config.model_dump()))
     moved: dict[str, Any] = dict(lr=config.lr * f.lr, weight_decay=config.weight_decay * f.weight_decay)
-    if config.optimizer != "sgd":
-        moved |= dict(betas=h.betas(config.betas), eps=config.eps * h.factors((*rest, first)[0], **hyper).eps)
-    if config.optimizer in ("sgd", "muon"):
-        moved["momentum"] = h.momentum(hyper["momentum"], first)
-    if config.rest_lr is not None:
-        moved["rest_lr"] = config.rest_lr * f.lr
+    if config.optimizer == "sgd":
+        moved["momentum"] = h.momentum(config.momentum)
+    else:
+        moved |= dict(betas=h.betas(config.betas), eps=config.eps * f.eps)
     return config.model_copy(update={**moved, "horizon": {}})
 
 

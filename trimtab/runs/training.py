@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from trimtab.errors import TrimtabError
-from trimtab.runs.carrying import carried
+from trimtab.runs.carrying import horizon_of
 from trimtab.runs.checkpoints import Keeper, keeper
 from trimtab.runs.config import RunConfig, decay, rate
 from trimtab.runs.loggers import evaluation, open_logger
@@ -66,7 +66,7 @@ class Run:
         self.keeper = keeper(checkpoint)
         self.model, self.plan = self.task.begin(config.seed)
         self.model.train()
-        self.optimizers = _optimizers(carried(config), self.plan)
+        self.optimizers = _optimizers(config, self.plan)
         self.rates = [
             [(group, group["lr"], group.get("weight_decay", 0.0)) for group in o.param_groups]
             for o in self.optimizers
@@ -221,7 +221,8 @@ def evaluate_model(
 
 def _optimizers(config: RunConfig, plan: Any) -> list[torch.optim.Optimizer]:
     """The optimizers of a run on the parametrization's groups: one, or Muon with AdamW beside it."""
-    adam: dict[str, Any] = dict(betas=config.betas, eps=config.eps, weight_decay=config.weight_decay)
+    h = horizon_of(config)
+    adam: dict[str, Any] = dict(betas=config.betas, eps=config.eps, weight_decay=config.weight_decay, horizon=h)
     if config.optimizer == "sgd":
         return [
             plan.optimizer(
@@ -230,6 +231,7 @@ def _optimizers(config: RunConfig, plan: Any) -> list[torch.optim.Optimizer]:
                 momentum=config.momentum,
                 nesterov=config.nesterov,
                 weight_decay=config.weight_decay,
+                horizon=h,
             )
         ]
     if config.optimizer == "adam":
@@ -242,6 +244,7 @@ def _optimizers(config: RunConfig, plan: Any) -> list[torch.optim.Optimizer]:
         momentum=config.momentum or 0.95,
         weight_decay=config.weight_decay,
         only="matrices",
+        horizon=h,
     )
     rest = plan.optimizer(torch.optim.AdamW, lr=config.rest_lr or config.lr / 10, only="rest", **adam)
     return [muon, rest]

@@ -547,6 +547,13 @@ class Store:
 
     # -- sections of a report --------------------------------------------------------------------------------
 
+    def config(self, cell: str) -> dict[str, Any]:
+        """The fields of a cell's run."""
+        rows = list(self._read("SELECT config FROM cells WHERE cell = ?", cell))
+        if not rows:
+            raise StoreError(f"the store {self.path} has no cell {cell}.")
+        return json.loads(rows[0][0])
+
     def attach(self, kind: str, content: Mapping[str, Any]) -> None:
         """Keep a section for the report (kind "check" or "limit"); one with the same title is replaced."""
         text = json.dumps(content, sort_keys=True)
