@@ -61,8 +61,8 @@ def drifts(n: int) -> list[str]:
 
 def counts(n: int) -> list[str]:
     lines = [
-        "| over | exponent | curve | critical batch | exponent covered | the true rule refuted | critical batch "
-        "covered |",
+        "| over | exponent | curve | critical batch | exponent covered | the true rule refuted | critical "
+        "batch covered |",
         "|---|---|---|---|---|---|---|",
     ]
     rows = [

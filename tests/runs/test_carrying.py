@@ -42,7 +42,9 @@ def by_hand(config, change):
 @pytest.mark.parametrize("name", ["constant", "rate", "cosine", "linear"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_a_schedule_of_decay_is_a_loop_that_sets_it(name, optimizer):
-    c = SMALL.replace(schedule="linear", warmup=5, floor=0.2, decay_schedule=name, optimizer=optimizer, lr=0.05)
+    c = SMALL.replace(
+        schedule="linear", warmup=5, floor=0.2, decay_schedule=name, optimizer=optimizer, lr=0.05
+    )
     fractions = {
         "constant": lambda t: 1.0,
         "rate": lambda t: rate(t, c),
@@ -106,7 +108,11 @@ def test_roles_are_the_same_at_every_size():
 
 
 def test_a_fleet_holds_roles_and_rules_as_the_runs_alone_do():
-    given = [{}, {"input": {"lr": 0.25}}, {"input": {"init": 0.5, "lr": 4.0}, "hidden": {"weight_decay": 2.0}}]
+    given = [
+        {},
+        {"input": {"lr": 0.25}},
+        {"input": {"init": 0.5, "lr": 4.0}, "hidden": {"weight_decay": 2.0}},
+    ]
     configs = [SMALL.replace(roles=r, horizon=h, dtype="float64") for r in given for h in ({}, RULE)]
     for one, c in zip(fleet.run(configs), configs, strict=True):
         assert one.curves["loss"] == pytest.approx(run(c).curves["loss"], rel=1e-9)

@@ -164,13 +164,15 @@ def table(
         ]
         rows += [
             same | dict(state="diverged", seed=s, lr=2.0**a, train_loss=math.nan)
-            for a in RATES[RATES >= wall]
+            for a in RATES[wall <= RATES]
             for s in range(seeds)
         ]
     return pd.DataFrame(rows)
 
 
-def counted(kind: str, over: str, slope: float, se: float, n: int, critical: int = 0, rng: int = 0) -> Counted:
+def counted(
+    kind: str, over: str, slope: float, se: float, n: int, critical: int = 0, rng: int = 0
+) -> Counted:
     """Coverage over a count axis of 16 (with a critical batch: 64) times, the whole way from a table of runs.
 
     Args:

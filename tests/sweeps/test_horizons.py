@@ -133,7 +133,8 @@ def test_a_rule_in_the_sweep_reaches_every_run_and_its_name(tmp_path):
     mine.write_text('extends = "sde"\n[adam]\nlr = {batch = 0.25, tokens = 0.0}\n')
     file = tmp_path / "sweep.toml"
     file.write_text(
-        'base = {width = 32, depth = 3, batch = 16, tokens = 4096}\nbatches = [16, 256]\nhorizon = "mine.toml"\n'
+        "base = {width = 32, depth = 3, batch = 16, tokens = 4096}\nbatches = [16, 256]\n"
+        'horizon = "mine.toml"\n'
         'axes = {lr = [0.1]}\nrun = {optimizer = "adamw", betas = [0.99, 0.999]}\nseeds = 1\n'
     )
     held = list(read(file).cells())

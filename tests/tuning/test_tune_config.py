@@ -94,7 +94,9 @@ def test_each_fault_has_its_path(changes, path, words):
 def test_multipliers_by_role_are_axes():
     changes = {"search": {"lr": {"log2": [-9, -4]}, "roles.input.lr": {"log2": [-2, 2]}}}
     assert read({**GOOD, **changes}).space.axes[1].name == "roles.input.lr"
-    assert any("roles.inputs.lr" in path + law for path, law in faults_of(search={"roles.inputs.lr": {}}).items())
+    assert any(
+        "roles.inputs.lr" in path + law for path, law in faults_of(search={"roles.inputs.lr": {}}).items()
+    )
 
 
 def test_batch_and_tokens_need_a_rule():

@@ -162,7 +162,9 @@ def base_run(source: Store, t: Answer) -> Any:
     best = t.optima.loc[t.optima[t.over] == t.base, "optimum"].iloc[0]
     cells = t.line.cells[(t.line.cells[t.over] == t.base) & t.line.cells["stable"]]
     if not len(cells) or not best > 0:
-        raise InputError(f"the noise scale is measured at the best rate of {t.over} {t.base:g}: none is known.")
+        raise InputError(
+            f"the noise scale is measured at the best rate of {t.over} {t.base:g}: none is known."
+        )
     near = (cells["lr"] / best).map(math.log2).abs().idxmin()
     return RunConfig(**source.config(str(cells.loc[near, "cell"]))).replace(fleet=1, eval_examples=0)
 

@@ -169,8 +169,8 @@ def noise(scale: Mapping[str, Any] | None) -> str:
         return "--noise-scale measures what gradients predict"
     ends = [number(scale[k]) if scale[k] is not None else "∞" for k in ("batch", "first", "last")]
     return (
-        f"the gradient noise scale predicts {ends[0]} ({ends[1]} in the first half of a run, {ends[2]} in the "
-        "second)"
+        f"the gradient noise scale predicts {ends[0]} ({ends[1]} in the first half of a run, {ends[2]} in "
+        "the second)"
     )
 
 

@@ -59,10 +59,14 @@ class CriticalBatch:
         if math.isinf(self.high) and self.low == 0:
             return "the runs do not tell where the optimum stops following the batch"
         if math.isinf(self.high):
-            return f"no end is seen of the optimum following the batch; it follows up to {self.low:.3g} at least"
+            return (
+                f"no end is seen of the optimum following the batch; it follows up to {self.low:.3g} at least"
+            )
         if self.low == 0:
-            return f"the optimum stops following the batch at {self.high:.3g} at the latest, if it follows at all"
-        return f"the optimum stops following the batch at {self.batch:.3g} ({self.low:.3g} to {self.high:.3g})"
+            return f"the optimum follows the batch up to {self.high:.3g} at the most, if it follows at all"
+        return (
+            f"the optimum stops following the batch at {self.batch:.3g} ({self.low:.3g} to {self.high:.3g})"
+        )
 
 
 UNKNOWN = CriticalBatch(math.nan, 0.0, math.inf, math.nan)

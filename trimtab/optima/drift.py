@@ -100,7 +100,9 @@ def _interval(
     misfit, d = float(d.min()) - apart, d - d.min()
     inside = np.nonzero(d <= crit)[0]
     low = -math.inf if inside[0] == 0 else crossing(slopes, d, crit, inside[0], inside[0] - 1)
-    high = math.inf if inside[-1] == len(slopes) - 1 else crossing(slopes, d, crit, inside[-1], inside[-1] + 1)
+    high = (
+        math.inf if inside[-1] == len(slopes) - 1 else crossing(slopes, d, crit, inside[-1], inside[-1] + 1)
+    )
     slope = math.nan if math.isinf(low) and math.isinf(high) else float(slopes[int(d.argmin())])
     return slope, low, high, misfit
 

@@ -318,8 +318,8 @@ def _rules(
 def followed(line: SizeLine) -> str:
     """The rule over batch and length that the runs of a line follow; "" where their numbers stay."""
     column = "horizon.rule"
-    found = line.cells[column].dropna() if column in line.cells else ()
-    rule = found.iloc[0] if len(found) else ""
+    found = list(line.cells[column].dropna()) if column in line.cells else []
+    rule = found[0] if found else ""
     return str(rule.get("name", "of a file")) if isinstance(rule, Mapping) else str(rule)
 
 

@@ -429,8 +429,8 @@ def _alike(configs: list[RunConfig]) -> None:
         different = [key for key in fields if getattr(c, key) != getattr(first, key)]
         if different:
             raise InputError(
-                "the members of a fleet differ in numbers only (lr, momentum, decay, clip, gamma0, roles, seed): "
-                f"{', '.join(different)} differ."
+                "the members of a fleet differ in numbers only (lr, momentum, decay, clip, gamma0, roles, "
+                f"seed): {', '.join(different)} differ."
             )
     reason = hindrance(configs[0])
     if reason:

@@ -4,7 +4,7 @@ arXiv 1812.06162, appendix A.1).
 With G the gradient and S the trace of its covariance over examples, a batch of B has E |g_B|^2 = |G|^2 + S/B.
 Two batch sizes b < B, here m batches of b and their mean, B = m b, give both without bias,
 
-    |G|^2 = (B |g_B|^2 - b |g_b|^2) / (B - b),      S = (|g_b|^2 - |g_B|^2) / (1/b - 1/B),      scale = S / |G|^2
+    |G|^2 = (B |g_B|^2 - b |g_b|^2) / (B - b),    S = (|g_b|^2 - |g_B|^2) / (1/b - 1/B),    scale = S / |G|^2
 
 in examples (or sequences). Below it noise dominates and a larger batch allows a larger rate; SGD's best rate
 for one step is lr_max / (1 + scale / B). It is the raw gradient's, in the norm of the weights as they are

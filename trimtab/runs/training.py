@@ -222,7 +222,9 @@ def evaluate_model(
 def _optimizers(config: RunConfig, plan: Any) -> list[torch.optim.Optimizer]:
     """The optimizers of a run on the parametrization's groups: one, or Muon with AdamW beside it."""
     h = horizon_of(config)
-    adam: dict[str, Any] = dict(betas=config.betas, eps=config.eps, weight_decay=config.weight_decay, horizon=h)
+    adam: dict[str, Any] = dict(
+        betas=config.betas, eps=config.eps, weight_decay=config.weight_decay, horizon=h
+    )
     if config.optimizer == "sgd":
         return [
             plan.optimizer(

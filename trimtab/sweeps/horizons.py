@@ -133,10 +133,14 @@ def read_rule(given: Any, folder: Path | None, found: list[Fault]) -> str | dict
     ('sde', 'constant', None)
     """
     rule = given.get("rule") if isinstance(given, Mapping) and set(given) == {"rule"} else given
-    if given is None or (isinstance(rule, str) and rule in RULES):
+    if given is None:
+        return None
+    if isinstance(rule, str) and rule in RULES:
         return rule
     if not isinstance(rule, str):
-        found.append(Fault("horizon", 'must be a rule\'s name or file, as "sde" or { rule = "sde" }', repr(given)))
+        found.append(
+            Fault("horizon", 'must be a rule\'s name or file, as "sde" or { rule = "sde" }', repr(given))
+        )
         return None
     try:
         read = as_rule(folder / rule if folder is not None and (folder / rule).is_file() else rule)

@@ -35,7 +35,11 @@ def read_axes(search: Any, run: Mapping[str, Any], found: list[Fault]) -> list[A
         return []  # said already
     if not search:
         found.append(
-            Fault("search", "must name a hyperparameter", next_step="leave it out for lr, gamma0 and the input's rate")
+            Fault(
+                "search",
+                "must name a hyperparameter",
+                next_step="leave it out for lr, gamma0 and the input's rate",
+            )
         )
     axes = []
     for name, given in search.items():
