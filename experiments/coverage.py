@@ -1,8 +1,8 @@
 """Measure how often the intervals cover and the verdicts are right; writes the tables of docs/statistics.md.
 
-    python experiments/coverage.py [runs per row, 1000]
+    python experiments/coverage.py [runs per row, 1000] [optima] [drifts] [counts]
 
-About a quarter of an hour a thousand on one core.
+About a quarter of an hour a thousand on one core, and as much again for `counts`. Names choose tables.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
-from simulated import KINDS, SES, coverage, verdicts  # noqa: E402
+from simulated import KINDS, SES, counted, coverage, verdicts  # noqa: E402
 
 
 def optima(n: int) -> list[str]:
@@ -59,11 +59,41 @@ def drifts(n: int) -> list[str]:
     return lines
 
 
+def counts(n: int) -> list[str]:
+    lines = [
+        "| over | exponent | curve | critical batch | exponent covered | the true rule refuted | critical "
+        "batch covered |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    rows = [
+        (over, slope, kind, 0)
+        for over, slope in (("batch", 0.5), ("batch", 0.0), ("tokens", -0.5))
+        for kind in ("quadratic", "two-sided", "wall")
+    ]
+    rows += [("batch", 0.5, kind, 64) for kind in ("quadratic", "two-sided", "wall")]
+    for over, slope, kind, critical in rows:
+        m = counted(kind, over, slope, 0.15, n, critical, rng=4)
+        cells = (
+            (f"{m.covered:.1%}", f"{m.refuted:.1%}" if slope else "-", "-")
+            if not critical
+            else ("-", "-", f"{m.critical:.1%}")
+        )
+        lines.append(f"| {over} | {slope:+g} | {kind} | {critical or 'none'} | {' | '.join(cells)} |")
+        print(lines[-1], flush=True)
+    return lines
+
+
+TABLES = {"optima": (optima, 1), "drifts": (drifts, 2), "counts": (counts, 1)}
+
+
 def main() -> None:
     n = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
+    asked = sys.argv[2:] or list(TABLES)
     page = ROOT / "docs" / "statistics.md"
     text = page.read_text(encoding="utf-8")
-    for name, lines in (("optima", optima(n)), ("drifts", drifts(n // 2))):
+    for name in asked:
+        make, fewer = TABLES[name]
+        lines = make(n // fewer)
         block = "\n".join(
             [f"<!-- {name}: experiments/coverage.py {n} -->", "", *lines, "", f"<!-- end {name} -->"]
         )

@@ -97,6 +97,8 @@ def slim(table: pd.DataFrame) -> pd.DataFrame:
         and not c.startswith("sources.")
         and table[c].map(repr).nunique() > 1
     ]
+    if {"steps", "batch_size"} & set(swept):  # over batch or tokens: both say where a run is
+        swept += [c for c in ("batch_size", "steps", "optimizer") if c not in swept]
     out = table[[c for c in KEEP if c in table] + swept].copy()
     for column in ("train_loss", "test_loss", "accuracy", "initial_loss", "seconds", "lr"):
         out[column] = out[column].map(lambda v: float(f"{v:.6g}"))
@@ -757,7 +759,8 @@ def shrunk(path: Path) -> dict:
     config = tomllib.loads(path.read_text(encoding="utf-8"))
     run = config["run"]
     for key in ("widths", "depths"):
-        config[key] = config[key][:2]
+        if key in config:
+            config[key] = config[key][:2]
     for key, values in config["axes"].items():
         config["axes"][key] = (
             values[:2]
@@ -765,6 +768,13 @@ def shrunk(path: Path) -> dict:
             else [2.0 ** values["log2"][0], 2.0 ** (values["log2"][0] + 1)]
         )
     run |= {"steps": 3, "warmup": 0, "eval_examples": 64 if run.get("eval_examples") else 0}
+    if isinstance(config["base"], dict) and "tokens" in config["base"]:  # steps follow from batch and tokens
+        run.pop("steps")
+        config["batches"] = config.get("batches", [config["base"]["batch"]])[:2]
+        config["base"]["tokens"] = 3 * max(config["batches"])
+        config["tokens"] = [
+            n * config["base"]["tokens"] for n in range(1, len(config.get("tokens", [0])[:2]) + 1)
+        ]
     for key in ("model", "data"):
         if str(run[key]).partition(":")[0].endswith(".py"):
             run[key] = str(path.parent / run[key])

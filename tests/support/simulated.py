@@ -13,6 +13,7 @@ from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from trimtab.optima.drift import drift, seed_inflation, verdict
 from trimtab.optima.fits import fit
@@ -135,3 +136,62 @@ def verdicts(
         count[verdict(d)] += 1
         covered += d.low <= -slope <= d.high
     return Told(count["transfers"] / n, count["drifts"] / n, covered / n)
+
+
+class Counted(NamedTuple):
+    """How often the exponent's interval held the truth, how often the rule that is true was refuted, and how
+    often the critical batch was in its interval (nan where there is none)."""
+
+    covered: float
+    refuted: float
+    critical: float
+
+
+def table(
+    rng: np.random.Generator, kind: str, noise: float, over: str, optimum, sizes: list[int], seeds: int = 3
+):
+    """Runs over batch or tokens, as a store has them: rates behind the wall have diverged."""
+    rows = []
+    for size in sizes:
+        x, y, seed, wall, _ = runs(rng, kind, noise, seeds, True, optimum(size))
+        batch, tokens = (size, 2**20) if over == "batch" else (16, 16 * size)
+        same = dict(
+            scheme="mup", width=8, depth=2, optimizer="adamw", batch_size=batch, steps=tokens // batch
+        )
+        rows += [
+            same | dict(state="done", seed=s, lr=2.0**a, train_loss=b)
+            for a, b, s in zip(x, y, seed, strict=True)
+        ]
+        rows += [
+            same | dict(state="diverged", seed=s, lr=2.0**a, train_loss=math.nan)
+            for a in RATES[wall <= RATES]
+            for s in range(seeds)
+        ]
+    return pd.DataFrame(rows)
+
+
+def counted(
+    kind: str, over: str, slope: float, se: float, n: int, critical: int = 0, rng: int = 0
+) -> Counted:
+    """Coverage over a count axis of 16 (with a critical batch: 64) times, the whole way from a table of runs.
+
+    Args:
+        slope: the true exponent; the best rate is 2^-1.25 in the middle of the axis, or from `critical` on.
+        critical: of 8 to 512, the batch from which on the optimum stays; 0: none.
+    """
+    import trimtab
+
+    draw, noise = np.random.default_rng(rng), noise_for(kind, se, 3)
+    sizes = [8 * 2**k for k in range(7 if critical else 5)]
+    middle = math.log2(critical or sizes[2])
+    covered, refuted, held = 0, 0, 0
+    for _ in range(n):
+
+        def optimum(size: int) -> float:
+            return -1.25 + slope * (min(math.log2(size), math.log2(critical or size)) - middle)
+
+        t = trimtab.transfer(table(draw, kind, noise, over, optimum, sizes), over=over)
+        covered += t.drift.low <= slope <= t.drift.high
+        refuted += any(r.verdict == "refuted" for r in t.rules if r.rule == "sde" and r.exponent == slope)
+        held += bool(critical) and t.critical.low <= critical <= t.critical.high
+    return Counted(covered / n, refuted / n, held / n if critical else math.nan)

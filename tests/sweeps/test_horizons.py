@@ -8,8 +8,9 @@ import pytest
 import trimtab
 from trimtab.commands.transfer import Transfer as TransferCommand
 from trimtab.errors import InputError
+from trimtab.runs.carrying import carried
 from trimtab.sweeps.extension import extend
-from trimtab.sweeps.grid import read
+from trimtab.sweeps.grid import from_plain, read
 
 BASE = {"width": 32, "depth": 3, "batch": 16, "tokens": 1600}
 RATES = {"lr": [0.1, 0.2]}
@@ -119,3 +120,49 @@ def test_a_table_needs_its_columns():
         trimtab.transfer(table, over="batch")
     with pytest.raises(InputError, match="one of width, depth, batch, tokens"):
         trimtab.transfer(table, over="length")
+
+
+def test_a_rule_in_the_sweep_reaches_every_run_and_its_name(tmp_path):
+    plain = {"base": BASE, "batches": [16, 64], "axes": RATES, "seeds": 1, "run": {"optimizer": "adamw"}}
+    before, after = read(plain), read(plain | {"horizon": {"rule": "sde"}})
+    names = {c.hash for c in before.cells()}
+    assert not names & {c.hash for c in after.cells()} and "rule" not in before.plain()["lengths"]
+    assert {c.batch_size: carried(c).lr / c.lr for c in after.cells()} == {16: 1.0, 64: 2.0}
+    assert from_plain(after.plain()) == after and from_plain(before.plain()) == before
+    mine = tmp_path / "mine.toml"
+    mine.write_text('extends = "sde"\n[adam]\nlr = {batch = 0.25, tokens = 0.0}\n')
+    file = tmp_path / "sweep.toml"
+    file.write_text(
+        "base = {width = 32, depth = 3, batch = 16, tokens = 4096}\nbatches = [16, 256]\n"
+        'horizon = "mine.toml"\n'
+        'axes = {lr = [0.1]}\nrun = {optimizer = "adamw", betas = [0.99, 0.999]}\nseeds = 1\n'
+    )
+    held = list(read(file).cells())
+    assert {c.batch_size: carried(c).lr / c.lr for c in held} == {16: 1.0, 256: 2.0}
+    mine.write_text('extends = "sde"\n')  # another file is another run
+    assert not {c.hash for c in held} & {c.hash for c in read(file).cells()}
+
+
+def test_faults_of_a_rule():
+    run = {"run": {"optimizer": "adamw"}}
+    assert "needs batches or tokens" in faults({"base": [32, 3], "horizon": "sde"} | run)
+    assert "horizon: rule must be one of" in faults({"base": BASE, "batches": [16], "horizon": "sdE"} | run)
+    assert "horizon" in faults({"base": BASE, "batches": [16], "horizon": 3} | run)
+    assert "no memory at all" in faults({"base": BASE, "batches": [16, 160], "horizon": "sde"} | run)
+    assert "run.horizon" in faults({"base": BASE, "run": {"horizon": {"rule": "sde"}}})
+
+
+def test_runs_that_follow_a_rule_are_not_held_against_rules(tmp_path):
+    config = {
+        "base": {"width": 8, "depth": 1, "batch": 16, "tokens": 640},
+        "schemes": ["mup"],
+        "batches": [16, 64],
+        "horizon": "sde",
+        "axes": {"lr": {"log2": [-6, 0], "step": 1.5}, "roles.input.lr": [0.5, 1.0]},
+        "seeds": 2,
+        "run": {"eval_examples": 0},
+    }
+    store = tmp_path / "sweep.db"
+    trimtab.sweep(config, store, workers=1)
+    t = trimtab.transfer(store, over="batch", where={"roles.input.lr": 0.5})
+    assert t.rules == () and t.critical is None and any("follow the rule sde" in note for note in t.notes)

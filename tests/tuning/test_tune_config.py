@@ -91,14 +91,12 @@ def test_each_fault_has_its_path(changes, path, words):
     assert path in found and words in found[path], found
 
 
-def test_multipliers_by_role_need_a_run_that_has_them():
-    from trimtab.runs.config import RunConfig
-
+def test_multipliers_by_role_are_axes():
     changes = {"search": {"lr": {"log2": [-9, -4]}, "roles.input.lr": {"log2": [-2, 2]}}}
-    if "roles" in RunConfig.model_fields:
-        assert read({**GOOD, **changes}).space.axes[1].name == "roles.input.lr"
-    else:
-        assert "not in this version" in faults_of(**changes)["search.roles.input.lr"]
+    assert read({**GOOD, **changes}).space.axes[1].name == "roles.input.lr"
+    assert any(
+        "roles.inputs.lr" in path + law for path, law in faults_of(search={"roles.inputs.lr": {}}).items()
+    )
 
 
 def test_batch_and_tokens_need_a_rule():

@@ -225,3 +225,19 @@ def test_the_device_of_a_tune_is_settled_before_any_run_is_named(tuned, tmp_path
     before = len(Store(store).to_pandas())
     assert trimtab.tune(named, store, workers=1).best == found.best
     assert len(Store(store).to_pandas()) == before
+
+
+def test_multipliers_by_role_reach_the_target_unchanged(tmp_path):
+    """lr and the input's own rate are searched; the target's input has the same multiplier, and so has the
+    snippet."""
+    search = {"lr": dict(log2=[-10, -2]), "roles.input.lr": dict(log2=[-3, 3])}
+    file = {key: value for key, value in FILE.items() if key != "confirm"} | dict(search=search, trials=8)
+    found = trimtab.tune(file, tmp_path / "tune.db", workers=1)
+    times = found.best.values["roles.input.lr"]
+    config = RunConfig(**file["run"], width=64, depth=4, base=(16, 2), lr=found.best.values["lr"])
+    plan = plan_target(config)[0].factors(torch.optim.AdamW)
+    for group in found.target:
+        for name in group.parameters:
+            mine = times if group.roles == ("input",) else 1.0
+            assert group.lr == pytest.approx(found.best.values["lr"] * plan[name]["lr"] * mine)
+    assert "roles={'input': {'lr': " in found.snippet

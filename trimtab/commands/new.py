@@ -19,6 +19,7 @@ widths = [32]                      # default: the base's
 depths = [3, 6, 12, 24]            # default: the base's
 # batches = [64, 256]              # an example: batch sizes; base then names its own, as in docs/horizon.md
 # tokens = [12800, 51200]          # an example: examples seen in a run, so that steps = tokens / batch
+# horizon = "sde"                  # an example: over batches and tokens the numbers follow this rule
 sizes = "product"                  # or "cross": depths at the centre's width and widths at its depth
 # centre = [32, 3]                 # of a cross; default: the base
 seeds = 3                          # how many, or a list such as [0, 1, 2]
@@ -28,11 +29,13 @@ fleet = "auto"                     # small runs train together: "auto" (by size)
 lr = {{ log2 = [-6, 1], step = 1 }}  # 2^-6 ... 2^1; also log10, linear. The base's rate at every size
 # momentum = [0.0, 0.9]            # an example
 # "model_options.k" = [1, 2]       # an example: an option of the model
+# "roles.input.lr" = [0.25, 1.0]   # an example: a multiplier by role
 
 [run]                              # what all runs share
 model = "mlp"                      # mlp, resnet, vit, gpt, hf:llama, or your own "file.py:build"
 model_options = {{ branch_scale = 0.5773502691896258 }}  # further arguments of build; default none
 # overrides = {{}}                   # what trimtab.parametrize takes, as {{ "head.*" = "readout" }}
+# roles = {{ input = {{ lr = 0.25 }} }}  # an example: multipliers of lr, init, weight_decay, eps by role
 # gamma0 = 1.0                     # richness: how far features move, 1 as in the base
 
 data = "digits"                    # digits, cifar10, fashion-mnist, images, text, teacher,
@@ -55,7 +58,7 @@ steps = 200
 # warmup = 0                       # steps over which the rate rises from 0
 # schedule = "constant"            # of the rate: constant, cosine, linear, step
 # floor = 0.0                      # where cosine and linear end, as a share of lr
-# decay_schedule = "constant"      # of the weight decay: constant, rate (as the rate's), cosine
+# decay_schedule = "constant"      # of the weight decay: constant, rate (as lr's), cosine, linear
 
 # eval_every = 0                   # steps between evaluations on the test split; 0: at the end only
 # eval_examples = 1000             # an example: test examples, 0 none; default: a tenth of the cost

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from trimtab.errors import InputError
 if TYPE_CHECKING:
     from trimtab.optima.tables import RunSource as Source
     from trimtab.optima.transfers import Transfer as Answer
+    from trimtab.sweeps.store import Store
 
 EXIT = {"transfers": 0, "drifts": 1, "cannot tell": 3}
 
@@ -41,6 +43,9 @@ class Transfer:
     """Where the runs cannot tell: write the sweep with what would (values, seeds, sizes) to this file."""
     fit: Text = None
     """Over batch or tokens: write the measured exponents to this .json file, for Horizon(rule=...)."""
+    noise_scale: bool = False
+    """Over batch: train the base once more at its best rate and measure the gradient noise scale, a
+    prediction of the critical batch; it is kept in the store."""
     json: bool = False
     """Print everything as JSON; infinite and missing numbers are null."""
 
@@ -69,15 +74,16 @@ class Transfer:
         mine = {over: by[lead] for over, by in every.items()}
         code = worst(mine.values())
         said = suggest(source, mine, self) if self.suggest else ""
+        scale = predicted(source, mine, measure=self.noise_scale)
         if self.fit is not None:
             said = "\n".join([*([said] if said else []), fit(mine, self.fit)])
         if self.json:
             answers = {over: {n: t.to_dict() for n, t in by.items()} for over, by in every.items()}
             verdicts = {over: t.verdict for over, t in mine.items()}
             out = {"scheme": lead, "exit": code, "verdict": verdicts, "transfers": answers}
-            print(json.dumps(out, indent=1))
+            print(json.dumps(out | ({"noise_scale": scale} if scale else {}), indent=1))
         else:
-            Console(highlight=False).print(overview(every, mine))
+            Console(highlight=False).print(overview(every, mine, scale))
         if said:
             print(f"\n{said}", file=sys.stderr if self.json else sys.stdout)
         return code
@@ -122,6 +128,44 @@ def suggest(source: Source, mine: Mapping[str, Answer], options: Transfer) -> st
     slots = held["fleet"].astype(int) if "fleet" in held else (1,)
     cells, new = write(path, table, heading, held["cell"], slots)
     return f"wrote {path}: {what}; {new} of its {cells} runs are new. Run it into the same store: {again}"
+
+
+def predicted(source: Source, mine: Mapping[str, Answer], *, measure: bool) -> dict[str, Any] | None:
+    """The gradient noise scale at the base's best rate: measured now and kept, or as it was kept; None where
+    it is not known or the sweep is not over batch."""
+    from trimtab.files import json_ready, looking_in
+    from trimtab.sweeps.store import Store
+
+    t = mine.get("batch")
+    if measure and (t is None or t.hp != "lr" or not isinstance(source, Store)):
+        raise InputError("--noise-scale takes a store of runs over batches, and --hp lr: here is none.")
+    if t is None or t.hp != "lr":
+        return None
+    title = f"{t.scheme}, {t.metric}"
+    if not measure:
+        return next((held for held in source.attached("noise-scale") if held["title"] == title), None)
+    from trimtab.runs.noise_scale import noise_scale
+
+    assert isinstance(source, Store)
+    with looking_in(source.path.resolve().parent):
+        found = noise_scale(base_run(source, t))
+    kept = json_ready({"title": title} | dataclasses.asdict(found))
+    source.attach("noise-scale", kept)
+    return kept
+
+
+def base_run(source: Store, t: Answer) -> Any:
+    """The run at the base's batch whose rate is nearest to the best one there."""
+    from trimtab.runs.config import RunConfig
+
+    best = t.optima.loc[t.optima[t.over] == t.base, "optimum"].iloc[0]
+    cells = t.line.cells[(t.line.cells[t.over] == t.base) & t.line.cells["stable"]]
+    if not len(cells) or not best > 0:
+        raise InputError(
+            f"the noise scale is measured at the best rate of {t.over} {t.base:g}: none is known."
+        )
+    near = (cells["lr"] / best).map(math.log2).abs().idxmin()
+    return RunConfig(**source.config(str(cells.loc[near, "cell"]))).replace(fleet=1, eval_examples=0)
 
 
 def fit(mine: Mapping[str, Answer], path: str) -> str:

@@ -15,12 +15,21 @@ from trimtab.optima.wording import between, headline, hp_name, number, span
 COLOUR = {"transfers": "green", "drifts": "red", "cannot tell": "yellow"}
 
 
-def overview(every: Mapping[str, Mapping[str, Transfer]], mine: Mapping[str, Transfer]) -> RenderableType:
-    """What the terminal shows: the verdict first, then the details."""
-    return Group(Text(headline(mine), style="bold"), details(every, mine))
+def overview(
+    every: Mapping[str, Mapping[str, Transfer]],
+    mine: Mapping[str, Transfer],
+    scale: Mapping[str, Any] | None = None,
+) -> RenderableType:
+    """What the terminal shows: the verdict first, then the details. scale: the gradient noise scale, if it
+    was measured."""
+    return Group(Text(headline(mine), style="bold"), details(every, mine, scale))
 
 
-def details(every: Mapping[str, Mapping[str, Transfer]], mine: Mapping[str, Transfer]) -> RenderableType:
+def details(
+    every: Mapping[str, Mapping[str, Transfer]],
+    mine: Mapping[str, Transfer],
+    scale: Mapping[str, Any] | None = None,
+) -> RenderableType:
     """What would tell where nothing is told, every scheme's verdict, then a table of optima per axis."""
     parts: list[RenderableType] = []
     parts += [Text(f"To tell over {t.over}: {t.advice}.", style="yellow") for t in mine.values() if t.advice]
@@ -33,6 +42,8 @@ def details(every: Mapping[str, Mapping[str, Transfer]], mine: Mapping[str, Tran
         lead = mine[over]
         if lead.rules:
             parts.append(rules_table(lead))
+        if lead.critical is not None:
+            parts.append(Text(f"- Critical batch: {lead.critical.status}; {noise(scale)}."))
         if lead.cost.ratio == lead.cost.ratio:
             parts.append(
                 Text(
@@ -128,6 +139,21 @@ def rules_table(t: Transfer) -> Table:
         lost = "does not train" if rule.regret == float("inf") else number(rule.regret)
         out.add_row(Text(rule.rule), f"{rule.exponent:+.2f}", rule.verdict, lost)
     return out
+
+
+def noise(scale: Mapping[str, Any] | None) -> str:
+    """The prediction beside a critical batch.
+
+    >>> noise({"batch": 61.2, "first": 20.0, "last": 110.0})
+    'the gradient noise scale predicts 61.2 (20 in the first half of a run, 110 in the second)'
+    """
+    if scale is None:
+        return "--noise-scale measures what gradients predict"
+    ends = [number(scale[k]) if scale[k] is not None else "∞" for k in ("batch", "first", "last")]
+    return (
+        f"the gradient noise scale predicts {ends[0]} ({ends[1]} in the first half of a run, {ends[2]} in "
+        "the second)"
+    )
 
 
 def _regret(row: Mapping[str, Any]) -> str:

@@ -72,7 +72,7 @@ def drift(
     if sum(known) < 2 or np.ptp(s[known]) == 0:
         return Drift(math.nan, -math.inf, math.inf, 0.0, sum(known))
     slope, low, high, misfit = _interval(fits, s, 0.0, inflation, float(stats.chi2.isf(1 - level, 1)))
-    tau = _between_sizes(fits, s) if stats.chi2.sf(misfit, max(len(fits) - 2, 1)) < SCATTER else 0.0
+    tau = between_sizes(fits, s) if stats.chi2.sf(misfit, max(len(fits) - 2, 1)) < SCATTER else 0.0
     if tau > 0:
         student = float(stats.t.isf((1 - level) / 2, max(sum(known) - 2, 3)))
         slope, low, high, _ = _interval(fits, s, tau, inflation, student**2)
@@ -84,38 +84,40 @@ def _interval(
 ) -> tuple[float, float, float, float]:
     """The slope of least deviance, the ends of { D - min D <= crit }, and how much worse the line is than an
     optimum for each size."""
-    sizes = [_widen(f, tau, inflation) for f in fits]
+    sizes = [widen(f, tau, inflation) for f in fits]
     steps = [f.system.step for f in fits if f.system is not None]
     scale = float(np.median(steps)) / 0.5  # 1 on a half-octave grid
     slopes, skews = np.linspace(-STEEPEST, STEEPEST, 161) * scale, np.arange(len(SKEWS))
     alpha = np.linspace(min(x[0] for x, _ in sizes), max(x[-1] for x, _ in sizes), 241)
     for _ in range(3):  # each time closer to where D is low
-        d, low_alpha, low_skew = _deviance(sizes, s, slopes, alpha, skews)
+        d, low_alpha, low_skew = line_deviance(sizes, s, slopes, alpha, skews)
         near = d.min() + crit + 4
-        slopes, alpha = _around(slopes, d <= near, 97), _around(alpha, low_alpha <= near, 241)
+        slopes, alpha = around(slopes, d <= near, 97), around(alpha, low_alpha <= near, 241)
         skews = skews[low_skew <= near]
-    d = _deviance(sizes, s, slopes, alpha, skews)[0]
+    d = line_deviance(sizes, s, slopes, alpha, skews)[0]
     # every size its own optimum
     apart = min(sum(float(v[j].min()) for _, v in sizes) + (r0 / SKEW) ** 2 for j, r0 in enumerate(SKEWS))
     misfit, d = float(d.min()) - apart, d - d.min()
     inside = np.nonzero(d <= crit)[0]
-    low = -math.inf if inside[0] == 0 else _cross(slopes, d, crit, inside[0], inside[0] - 1)
-    high = math.inf if inside[-1] == len(slopes) - 1 else _cross(slopes, d, crit, inside[-1], inside[-1] + 1)
+    low = -math.inf if inside[0] == 0 else crossing(slopes, d, crit, inside[0], inside[0] - 1)
+    high = (
+        math.inf if inside[-1] == len(slopes) - 1 else crossing(slopes, d, crit, inside[-1], inside[-1] + 1)
+    )
     slope = math.nan if math.isinf(low) and math.isinf(high) else float(slopes[int(d.argmin())])
     return slope, low, high, misfit
 
 
-def _around(x: np.ndarray, near: np.ndarray, n: int) -> np.ndarray:
+def around(x: np.ndarray, near: np.ndarray, n: int) -> np.ndarray:
     """n places from the last before to the first after those that are near."""
     i = np.nonzero(near)[0]
     return np.linspace(x[max(i[0] - 1, 0)], x[min(i[-1] + 1, len(x) - 1)], n)
 
 
-def _cross(x: np.ndarray, d: np.ndarray, crit: float, a: int, b: int) -> float:
+def crossing(x: np.ndarray, d: np.ndarray, crit: float, a: int, b: int) -> float:
     return float(x[a] + (x[b] - x[a]) * (crit - d[a]) / (d[b] - d[a]))
 
 
-def _between_sizes(fits: Sequence[OptimumFit], s: np.ndarray) -> float:
+def between_sizes(fits: Sequence[OptimumFit], s: np.ndarray) -> float:
     """DerSimonian and Laird's between-size standard deviation about the line, from the optima and their
     standard errors."""
     use = np.array([np.isfinite(f.stderr) and f.stderr > 0 and np.isfinite(f.optimum) for f in fits])
@@ -130,7 +132,7 @@ def _between_sizes(fits: Sequence[OptimumFit], s: np.ndarray) -> float:
     return math.sqrt(max((q - (len(m) - 2)) / trace, 0.0))
 
 
-def _widen(f: OptimumFit, tau: float, inflation: float) -> tuple[np.ndarray, np.ndarray]:
+def widen(f: OptimumFit, tau: float, inflation: float) -> tuple[np.ndarray, np.ndarray]:
     """An even grid of optima, and the size's deviance at each of them (columns) for each r0 (rows), convolved
     with N(0, tau^2)."""
     step = float(np.diff(f.grid).min()) * 2
@@ -156,7 +158,7 @@ def _couple(f: OptimumFit, inflation: float) -> np.ndarray:
     return np.minimum(d if f.edge is None else f.edge.over(f.grid, d), RULED_OUT)
 
 
-def _deviance(
+def line_deviance(
     sizes: Sequence[tuple[np.ndarray, np.ndarray]],
     s: np.ndarray,
     slopes: np.ndarray,

@@ -14,6 +14,7 @@ seed at it ended below its start; a size's optimum lies below its first unstable
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ import pandas as pd
 from trimtab.errors import InputError
 from trimtab.files import json_ready
 from trimtab.optima.advice import NOTHING, Remedy, remedy, signatures
+from trimtab.optima.critical import CriticalBatch, critical_batch
 from trimtab.optima.curves import Edge, logarithmic
 from trimtab.optima.drift import TOLERANCE, Drift, drift, runs_needed, seed_inflation, verdict
 from trimtab.optima.exponents import RuleExponent, against_rules
@@ -76,6 +78,7 @@ class Transfer:
     remedy: what to add where the runs cannot tell: values at which sizes, seeds, sizes (advice.py).
     rules: over batch and tokens, the fitted exponent against each rule's, and each rule's regret
     (exponents.py).
+    fits: the fitted optima, one per size. critical: over batch, where they stop following it (critical.py).
     """
 
     line: SizeLine
@@ -91,6 +94,14 @@ class Transfer:
     log: bool
     remedy: Remedy = NOTHING
     rules: tuple[RuleExponent, ...] = ()
+    fits: tuple[OptimumFit, ...] = dataclasses.field(default=(), repr=False, compare=False)
+
+    @functools.cached_property
+    def critical(self) -> CriticalBatch | None:
+        """Where the optimum stops following the batch; None over other axes, or where runs follow a rule."""
+        if self.over != "batch" or not self.rules:
+            return None
+        return critical_batch(self.fits, list(self.optima[self.over]), inflation=self.drift.inflation)
 
     # The line's fields that are attributes of a transfer too, one property each.
     @property
@@ -123,11 +134,14 @@ class Transfer:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        if not self.log:
-            return self.line.notes
-        metric = self.metric.replace("_", " ")
-        logs = f"Curves are fitted to the logarithm of the {metric}: its scatter between seeds grows with it"
-        return *self.line.notes, logs
+        notes = list(self.line.notes)
+        if (rule := followed(self.line)) and self.over in AXES[2:]:
+            notes.append(f"The runs follow the rule {rule}: the drift is what it leaves over")
+        if self.log:
+            metric = self.metric.replace("_", " ")
+            scatter = "its scatter between seeds grows with it"
+            notes.append(f"Curves are fitted to the logarithm of the {metric}: {scatter}")
+        return tuple(notes)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON: infinite and missing numbers are null."""
@@ -151,6 +165,7 @@ class Transfer:
         out["drift"], out["cost"] = self.drift._asdict(), {**self.cost._asdict(), "ratio": self.cost.ratio}
         out["remedy"] = dataclasses.asdict(self.remedy)
         out["rules"] = [dataclasses.asdict(rule) for rule in self.rules]
+        out["critical"] = None if self.critical is None else dataclasses.asdict(self.critical)
         return json_ready(out)
 
 
@@ -278,6 +293,7 @@ def analyse_line(line: SizeLine) -> Transfer:
         log=log,
         remedy=cure,
         rules=_rules(line, slope, sizes, by_size),
+        fits=tuple(fits),
     )
 
 
@@ -285,7 +301,7 @@ def _rules(
     line: SizeLine, slope: Drift, sizes: Mapping[float, Size], fits: Mapping[float, OptimumFit]
 ) -> tuple[RuleExponent, ...]:
     """The exponent over batch or tokens against each rule's, with each rule's regret at the largest size."""
-    if line.over not in AXES[2:] or line.hp != "lr" or line.axis != "log2":
+    if line.over not in AXES[2:] or line.hp != "lr" or line.axis != "log2" or followed(line):
         return ()
     optimizer = str(line.cells["optimizer"].iloc[0]) if "optimizer" in line.cells else "sgd"
     far = max(sizes)
@@ -298,6 +314,14 @@ def _rules(
         return math.inf if at >= sizes[far].wall else excess(fits[far], at, x, y)[0]
 
     return against_rules(line.over, optimizer, slope, regret)
+
+
+def followed(line: SizeLine) -> str:
+    """The rule over batch and length that the runs of a line follow; "" where their numbers stay."""
+    column = "horizon.rule"
+    found = list(line.cells[column].dropna()) if column in line.cells else []
+    rule = found[0] if found else ""
+    return str(rule.get("name", "of a file")) if isinstance(rule, Mapping) else str(rule)
 
 
 def _size_of(cells: Table, sign: float) -> Size:

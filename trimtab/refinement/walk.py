@@ -175,7 +175,7 @@ class Walk:
         """What `trimtab.transfer` says of a line's own runs, in steps of the lattice."""
         mine = {str(row["cell"]) for cell, row in known.items() if cell.curve in order}
         rows, scheme = table[table["cell"].isin(mine)], self.places[order[0]].scheme
-        base = [*self.config.base, *(self.config.lengths[2:] if self.config.lengths else ())]
+        base = [*self.config.base, *(self.config.lengths.here if self.config.lengths else ())]
         nothing = Found(math.nan, math.nan, math.inf)
         try:
             t = analyse(rows, [over], [scheme], hp=self.hp, metric=self.search.metric, base=base)[over][

@@ -13,14 +13,16 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_serializer
 
 from trimtab.data import catalogue as data_catalogue
 from trimtab.data.catalogue import Shape
 from trimtab.errors import Fault, InputError, faults_in
 from trimtab.models import catalogue as model_catalogue
+from trimtab.parametrization.horizons.multipliers import read_roles
 from trimtab.parametrization.rules import as_scheme
 from trimtab.runs import catalogue
+from trimtab.runs.carrying import horizon_faults
 
 Positive = Field(gt=0, allow_inf_nan=False)
 Count = Field(ge=1)
@@ -30,8 +32,9 @@ SCHEDULES = ("constant", "cosine", "linear", "step")
 DEVICES = ("auto", "cpu", "cuda", "mps")
 PRECISIONS = {"float32": "float32", "bf16": "bfloat16"}  # what a user says: the dtype it stands for
 LOGS = ("tensorboard", "wandb")
-DECAYS = ("constant", "rate", "cosine")
+DECAYS = ("constant", "rate", "cosine", "linear")
 SIGNS = {"greater_than_equal": ">=", "greater_than": ">", "less_than_equal": "<=", "less_than": "<"}
+LATER = ("roles", "horizon")  # fields that came later: in a run's name only where they say something
 VERSION = 2  # of what a run's fields mean: another one where the same fields would give other numbers
 
 
@@ -69,6 +72,12 @@ class RunConfig(BaseModel):
     overrides: dict[str, Any] = {}
     """What `trimtab.parametrize` takes as overrides: {name pattern: a role, "branch", "skip", or a table of
     numbers}."""
+    roles: dict[str, dict[str, float]] = {}
+    """Multipliers by role, tuned at the base and the same at every size: {"input": {"lr": 0.25, "init":
+    2.0}}."""
+    horizon: dict[str, Any] = {}
+    """A rule over batch and length that lr, betas, momentum, decay and eps follow from the base's numbers:
+    {"rule": a name or a table of exponents, "batch": the base's, "tokens": the base's}. {}: they stay."""
 
     data: str = "digits"
     """A zoo name (digits, cifar10, fashion-mnist, images, text, teacher) or your own pkg.mod:data, called
@@ -99,8 +108,9 @@ class RunConfig(BaseModel):
     """Of the rate after warmup: cosine and linear end at `floor` x lr; step divides by 10 at 50 % and 75
     %."""
     floor: float = Field(0.0, ge=0, le=1)
-    decay_schedule: Literal["constant", "rate", "cosine"] = "constant"
-    """Of the weight decay: constant, in proportion to the rate's schedule, or a cosine to 0."""
+    decay_schedule: Literal["constant", "rate", "cosine", "linear"] = "constant"
+    """Of the weight decay: constant, in proportion to the rate's schedule (warmup, floor), or its own way to
+    0 over the whole run. A decoupled decay (AdamW) is multiplied by the rate of the step besides."""
 
     seed: int = Field(0, ge=0, lt=2**63)
     eval_every: int = Field(0, ge=0)
@@ -167,6 +177,11 @@ class RunConfig(BaseModel):
             return self.eval_examples
         evaluations = 1 + ((self.steps - 1) // self.eval_every if self.eval_every else 0)
         return max(self.batch_size, 3 * self.steps * self.batch_size // (10 * evaluations))
+
+    @model_serializer(mode="wrap")
+    def _said(self, handler: Any) -> dict[str, Any]:
+        """Without the later fields where they are empty: the names of runs made before them stay valid."""
+        return {key: value for key, value in handler(self).items() if value or key not in LATER}
 
     def as_json(self, *, sources: bool = True) -> str:
         """The configuration as canonical JSON, with or without the hashes of the users' files. Of the device
@@ -309,6 +324,13 @@ def _training_faults(c: dict[str, Any], bad: set[str]) -> list[Fault]:
         found.append(Fault("warmup", "must end before the run does", f"{c['warmup']} of {c['steps']} steps"))
     if c["loss"] == "cross-entropy" and c["data"] == "teacher":
         found.append(Fault("loss", "the teacher gives numbers, not classes: pass loss = 'mse'"))
+    if "roles" not in bad:
+        try:
+            read_roles(c["roles"])
+        except InputError as error:
+            found.append(Fault("roles", str(error)))
+    if c["horizon"] and not bad & {"horizon", "batch_size", "steps", "betas", "momentum", "optimizer"}:
+        found += horizon_faults(c)
     log = c["log"]
     if isinstance(log, str) and log.split(":")[0] not in LOGS and not catalogue.is_own(log):
         found.append(catalogue.unknown("log", log, LOGS))
@@ -332,6 +354,8 @@ def decay(step: int, config: RunConfig) -> float:
         return 1.0
     if config.decay_schedule == "rate":
         return rate(step, config)
+    if config.decay_schedule == "linear":
+        return 1 - step / config.steps
     return round(0.5 * (1 + math.cos(math.pi * step / config.steps)), 15)
 
 

@@ -1,5 +1,5 @@
 """Many runs at once that share model, size and data and differ only in numbers (rate, momentum, decay,
-richness, seed).
+richness, roles, seed).
 
 Small networks spend their time in the interpreter, not in arithmetic. A fleet stacks the parameters of its
 members,
@@ -18,6 +18,7 @@ rows must give equal bits.
 from __future__ import annotations
 
 import copy
+import json
 import math
 import time
 import warnings
@@ -31,6 +32,7 @@ from torch.func import functional_call, vmap
 
 from trimtab.errors import InputError
 from trimtab.runs import devices, training
+from trimtab.runs.carrying import carried
 from trimtab.runs.checkpoints import Keeper, keeper
 from trimtab.runs.config import RunConfig, decay, rate
 from trimtab.runs.loggers import replay
@@ -44,7 +46,7 @@ ROWS = 16
 SLOTS = 16  # members of a fleet where nothing else is said
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 MOMENTS = {"sgd": 1, "adam": 2, "adamw": 2}
-TOGETHER = (SHARED - {"gamma0"}) | {
+TOGETHER = (SHARED - {"gamma0", "roles"}) | {
     "optimizer",
     "steps",
     "eval_every",
@@ -177,23 +179,25 @@ class Fleet:
 
     def _numbers(self) -> None:
         """Rates, decays and the rest as columns over rows."""
-        members = [self.configs[m] for m in self.rows]
+        moved = [carried(c) for c in self.configs]
+        members = [moved[m] for m in self.rows]
         cls, factors = OPTIMIZERS[members[0].optimizer], {}
-        for c, m in zip(members, self.rows, strict=True):
-            if c.gamma0 not in factors:
+        kinds = [_kind(c) for c in members]  # members of a kind have the same factors
+        for c, m, kind in zip(members, self.rows, kinds, strict=True):
+            if kind not in factors:
                 plan = self.plans[m]
                 found = plan.factors(
                     cls, momentum=c.momentum, nesterov=c.nesterov, weight_decay=c.weight_decay
                 )
                 clip = [1.0 if plan.scheme.identity else plan[n].u / plan[n].s for n in self.names]
-                factors[c.gamma0] = {
+                factors[kind] = {
                     key: self._spread([found[n][key] for n in self.names])
                     for key in ("lr", "weight_decay", "eps")
                 }
-                factors[c.gamma0]["clip"] = self._spread(clip)
+                factors[kind]["clip"] = self._spread(clip)
 
         def over(key: str) -> Tensor:
-            return torch.stack([factors[c.gamma0][key] for c in members])
+            return torch.stack([factors[kind][key] for kind in kinds])
 
         def column(values: Iterable[float], dtype: torch.dtype = self.theta.dtype) -> Tensor:
             return torch.tensor(list(values), dtype=dtype, device=self.theta.device)[:, None]
@@ -454,6 +458,11 @@ class Fleet:
         self.step_done, self.seconds = state["step"], state["seconds"]
 
 
+def _kind(config: RunConfig) -> str:
+    """What the factors of a size depend on."""
+    return json.dumps([config.gamma0, config.roles], sort_keys=True)
+
+
 def _rows(members: int, slots: int) -> list[int]:
     """Which member each row is: the members in order, then the first again up to a multiple of ROWS.
 
@@ -506,13 +515,14 @@ def _alike(configs: list[RunConfig]) -> None:
     """Refuse members that do not share what a fleet shares."""
     if not configs:
         raise InputError("a fleet needs at least one configuration.")
-    first = configs[0].model_dump(include=TOGETHER)
+    first = configs[0]
     for c in configs[1:]:
-        different = [key for key, value in c.model_dump(include=TOGETHER).items() if value != first[key]]
+        fields = [key for key in RunConfig.model_fields if key in TOGETHER]
+        different = [key for key in fields if getattr(c, key) != getattr(first, key)]
         if different:
             raise InputError(
-                "the members of a fleet differ in numbers only (lr, momentum, decay, clip, gamma0, seed): "
-                f"{', '.join(different)} differ."
+                "the members of a fleet differ in numbers only (lr, momentum, decay, clip, gamma0, roles, "
+                f"seed): {', '.join(different)} differ."
             )
     reason = hindrance(configs[0])
     if reason:

@@ -1,7 +1,7 @@
 """What a configuration names, made real: the model at its size, the batches, the loss, the parametrization.
 
 The structure of a model does not depend on the draw of its weights. So one canonical draw is parametrized
-for each (model, size, scheme, gamma0), and every run of that size multiplies its own draw by the same
+for each (model, size, scheme, gamma0, roles), and every run of that size multiplies its own draw by the same
 numbers: a run's start depends on its own seed alone, whoever else is trained.
 """
 
@@ -43,6 +43,7 @@ SHARED = {
     "scheme",
     "gamma0",
     "overrides",
+    "roles",
     "data",
     "data_options",
     "loss",
@@ -179,7 +180,12 @@ class Task:
         with self.device.forked():
             self.device.seed(PLAN_SEED)
             return of_draws(
-                pair, scheme=c.scheme, gamma0=c.gamma0, overrides=c.overrides or None, example=example
+                pair,
+                scheme=c.scheme,
+                gamma0=c.gamma0,
+                overrides=c.overrides or None,
+                roles=c.roles or None,
+                example=example,
             )
 
     @property

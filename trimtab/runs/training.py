@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from trimtab.errors import TrimtabError
+from trimtab.runs.carrying import horizon_of
 from trimtab.runs.checkpoints import Keeper, keeper
 from trimtab.runs.config import RunConfig, decay, rate
 from trimtab.runs.devices import OutOfMemory, describe_memory, find, is_out_of_memory, settle
@@ -294,7 +295,10 @@ def evaluate_model(
 
 def _optimizers(config: RunConfig, plan: Any) -> list[torch.optim.Optimizer]:
     """The optimizers of a run on the parametrization's groups: one, or Muon with AdamW beside it."""
-    adam: dict[str, Any] = dict(betas=config.betas, eps=config.eps, weight_decay=config.weight_decay)
+    h = horizon_of(config)
+    adam: dict[str, Any] = dict(
+        betas=config.betas, eps=config.eps, weight_decay=config.weight_decay, horizon=h
+    )
     if config.optimizer == "sgd":
         return [
             plan.optimizer(
@@ -303,6 +307,7 @@ def _optimizers(config: RunConfig, plan: Any) -> list[torch.optim.Optimizer]:
                 momentum=config.momentum,
                 nesterov=config.nesterov,
                 weight_decay=config.weight_decay,
+                horizon=h,
             )
         ]
     if config.optimizer == "adam":
@@ -315,6 +320,7 @@ def _optimizers(config: RunConfig, plan: Any) -> list[torch.optim.Optimizer]:
         momentum=config.momentum or 0.95,
         weight_decay=config.weight_decay,
         only="matrices",
+        horizon=h,
     )
     rest = plan.optimizer(torch.optim.AdamW, lr=config.rest_lr or config.lr / 10, only="rest", **adam)
     return [muon, rest]

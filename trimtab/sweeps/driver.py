@@ -232,7 +232,7 @@ class Driver:
                 name=self.config.name,
                 config=self.config.plain(),
                 toml=self.text,
-                base=[*self.config.base, *(self.config.lengths[2:] if self.config.lengths else ())],
+                base=[*self.config.base, *(self.config.lengths.here if self.config.lengths else ())],
                 versions=versions(),
                 command=_command(),
                 roots=[str(folder) for folder in (Path.cwd(), self.config.folder) if folder is not None],

@@ -32,12 +32,12 @@ LARGEST = 1_000_000  # cells
 MOST = 4096  # slots of a fleet
 KEYS = (
     *("name", "schemes", "base", "widths", "depths", "batches", "tokens", "sizes", "centre", "seeds"),
-    *("run", "axes", "fleet", "budget", "ray", "search"),
+    *("horizon", "run", "axes", "fleet", "budget", "ray", "search"),
 )
 BUDGET = {"cell_seconds": 3600.0, "retries": 0, "checkpoint_seconds": 30.0}
 RAY = ("num_cpus", "num_gpus", "memory", "files")
 # fields of a run that the sweep itself fills in
-TAKEN = ("width", "depth", "base", "scheme", "seed", "fleet", "version", "sources")
+TAKEN = ("width", "depth", "base", "scheme", "seed", "fleet", "version", "sources", "horizon")
 USERS = {
     "momentum": ("sgd", "muon"),
     "nesterov": ("sgd",),
@@ -125,7 +125,7 @@ class SweepConfig:
         """As a JSON-able dict."""
         more: dict[str, Any] = {}
         if self.lengths is not None:
-            more = dict(lengths=self.lengths._asdict(), points=[list(p) for p in self.places])
+            more = dict(lengths=self.lengths.plain(), points=[list(p) for p in self.places])
         if self.search is not None:
             more["search"] = self.search.model_dump(exclude_none=True)
         return more | dict(
@@ -166,7 +166,7 @@ def read(config: str | Path | Mapping[str, Any] | SweepConfig) -> SweepConfig:
         what, folder, config = str(config), Path(config).resolve().parent, read_toml(config)
     if not isinstance(config, Mapping):
         raise InputError(f"a sweep is a path, a dict or a SweepConfig: got {type(config).__name__}.")
-    made, found = _validate(dict(config))
+    made, found = _validate(dict(config), folder)
     if not found and made is not None:
         made = replace(made, folder=folder)
         with looking_in(folder):
@@ -214,7 +214,7 @@ def _as_dtype(table: Any) -> Any:
     return rest | {"dtype": named if isinstance(given, list | tuple) else named[0]}
 
 
-def _validate(c: dict[str, Any]) -> tuple[SweepConfig | None, list[Fault]]:
+def _validate(c: dict[str, Any], folder: Path | None) -> tuple[SweepConfig | None, list[Fault]]:
     c |= {key: _as_dtype(c[key]) for key in ("run", "axes") if key in c}
     found = [catalogue.unknown("sweep", key, KEYS, own=False, kind="key") for key in c if key not in KEYS]
     name, base = c.get("name", "sweep"), c.get("base")
@@ -236,7 +236,7 @@ def _validate(c: dict[str, Any]) -> tuple[SweepConfig | None, list[Fault]]:
     taken = [key for key in run if key in TAKEN]
     found += [Fault(f"run.{key}", f"is filled in by the sweep; set {_instead(key)}") for key in taken]
     axes = _axes(c.get("axes", {}), run, found)
-    lengths = read_lengths(c, given, run, axes, found)
+    lengths = read_lengths(c, given, run, axes, found, folder)
     fleet, budget = _fleet(c, found), _budget(c.get("budget", {}), found)
     ray = read_ray(c.get("ray", {}), found)
     search = read_search(c.get("search"), axes, run, found)
@@ -339,7 +339,7 @@ def _axes(axes: Any, run: Mapping[str, Any], found: list[Fault]) -> dict[str, tu
         path, top = f"axes.{key}", key.split(".")[0]
         if key in TAKEN:
             found.append(Fault(path, f"is not an axis of its own; set {_instead(key)}"))
-        elif top not in RunConfig.model_fields or ("." in key and not top.endswith("_options")):
+        elif top not in RunConfig.model_fields or ("." in key and not _nests(key)):
             known = [k for k in RunConfig.model_fields if k not in TAKEN]
             found.append(catalogue.unknown("axes", key, known, own=False, kind="key"))
         if key in run:
@@ -505,21 +505,32 @@ def _in_sweep(faults: Sequence[Fault], axes: Mapping[str, Any]) -> list[Fault]:
     out = []
     for fault in faults:
         swept = fault.path in axes or fault.path.split(".")[0] in axes
-        path = SIZES.get(fault.path) or f"{'axes' if swept else 'run'}.{fault.path}"
+        top = SIZES | {"horizon": "horizon"}  # what stands at the top of the sweep's file
+        path = top.get(fault.path) or f"{'axes' if swept else 'run'}.{fault.path}"
         out.append(replace(fault, path=path))
     return out
 
 
 def _nested(run: Mapping[str, Any], numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a run; an axis `model_options.k` goes into that table."""
+    """Fields of a run; an axis `model_options.k` or `roles.input.lr` goes into that table."""
     out = {k: dict(v) if isinstance(v, Mapping) else v for k, v in run.items()}
     for key, value in numbers.items():
         top, _, rest = key.partition(".")
-        if rest:
+        if top == "roles" and rest:
+            role, _, number = rest.partition(".")
+            held = {name: dict(table) for name, table in out.get(top, {}).items()}
+            out[top] = held | {role: held.get(role, {}) | {number: value}}
+        elif rest:
             out.setdefault(top, {})[rest] = value
         else:
             out[key] = value
     return out
+
+
+def _nests(key: str) -> bool:
+    """Whether an axis may go into a table of a run: model_options.k, roles.input.lr."""
+    top, _, rest = key.partition(".")
+    return top.endswith("_options") or (top == "roles" and rest.count(".") == 1)
 
 
 def _instead(key: str) -> str:

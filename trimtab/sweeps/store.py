@@ -509,7 +509,9 @@ class Store:
         ):
             row: dict[str, Any] = {"cell": cell, "label": label, "state": state}
             for key, value in json.loads(config).items():
-                if isinstance(value, dict):
+                if key == "roles":
+                    row |= {f"{key}.{r}.{k}": v for r, table in value.items() for k, v in table.items()}
+                elif isinstance(value, dict):
                     row |= {f"{key}.{k}": v for k, v in value.items()}
                 elif key == "base":
                     row |= {
@@ -554,6 +556,13 @@ class Store:
         return unpack_curves(found[0][-1])
 
     # -- sections of a report --------------------------------------------------------------------------------
+
+    def config(self, cell: str) -> dict[str, Any]:
+        """The fields of a cell's run."""
+        rows = list(self._read("SELECT config FROM cells WHERE cell = ?", cell))
+        if not rows:
+            raise StoreError(f"the store {self.path} has no cell {cell}.")
+        return json.loads(rows[0][0])
 
     def attach(self, kind: str, content: Mapping[str, Any]) -> None:
         """Keep a section for the report (kind "check" or "limit"); one with the same title is replaced."""

@@ -38,8 +38,8 @@ def write_snippet(config: RunConfig, horizon: Any = None, *, meta: bool = False)
     options: dict[str, Any] = dict(scheme=config.scheme, gamma0=config.gamma0)
     if config.overrides:
         options["overrides"] = config.overrides
-    if roles := getattr(config, "roles", None):
-        options["roles"] = roles
+    if config.roles:
+        options["roles"] = config.roles
     said = "".join(f", {key}={value!r}" for key, value in options.items())
     head = ["import math"] if config.schedule == "cosine" else []
     return "\n".join(

@@ -73,10 +73,11 @@ def _on_meta(task: Task, config: RunConfig, model: nn.Module) -> Parametrization
     assert config.base is not None
     base = task.draw(*config.base, PLAN_SEED)
     options: dict[str, Any] = dict(
-        scheme=config.scheme, gamma0=config.gamma0, overrides=config.overrides or None
+        scheme=config.scheme,
+        gamma0=config.gamma0,
+        overrides=config.overrides or None,
+        roles=config.roles or None,
     )
-    if (roles := getattr(config, "roles", None)) is not None:
-        options["roles"] = roles
     return parametrize(model, base, example=task.example(), apply=False, **options)
 
 

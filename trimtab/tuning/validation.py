@@ -35,7 +35,11 @@ def read_axes(search: Any, run: Mapping[str, Any], found: list[Fault]) -> list[A
         return []  # said already
     if not search:
         found.append(
-            Fault("search", "must name a hyperparameter", next_step="leave it out for lr and gamma0")
+            Fault(
+                "search",
+                "must name a hyperparameter",
+                next_step="leave it out for lr, gamma0 and the input's rate",
+            )
         )
     axes = []
     for name, given in search.items():
@@ -51,7 +55,7 @@ def read_axes(search: Any, run: Mapping[str, Any], found: list[Fault]) -> list[A
 def _default(run: Mapping[str, Any]) -> list[Axis]:
     """How far features move, and the input's own rate, decide with the rate what a base can carry."""
     ranges = {"lr": RATES.get(str(run.get("optimizer", "sgd")), RATES["adamw"]), "gamma0": RICHNESS}
-    if "roles" in RunConfig.model_fields:
+    if "roles" not in run:
         ranges["roles.input.lr"] = INPUT
     return [Axis(name, "log2", low, high) for name, (low, high) in ranges.items() if name not in run]
 
@@ -103,10 +107,6 @@ def misuse(run: Mapping[str, Any], axes: Sequence[Axis], scheme: str) -> list[Fa
             found.append(Fault(place, "is also set in run", next_step="keep one of the two"))
         if field in USERS and optimizer not in USERS[field]:
             found.append(Fault(place, f"not used by {optimizer}, {SAME}"))
-        if field.startswith("roles.") and "roles" not in RunConfig.model_fields:
-            found.append(
-                Fault(place, "multipliers by role are not in this version", next_step="remove the line")
-            )
     try:
         identity = as_scheme(scheme).identity
     except InputError as error:
@@ -168,8 +168,6 @@ def run_faults(
         fields: base and scheme.
     """
     fixed = {key: value for key, value in run.items() if key not in TAKEN}
-    if "roles" not in RunConfig.model_fields:  # said already
-        axes = [axis for axis in axes if not axis.name.startswith("roles.")]
     found: list[Fault] = []
     for place, (width, depth) in (sizes or {"": (24, 6)}).items():
         for end in (0.0, 1.0):
