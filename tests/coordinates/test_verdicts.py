@@ -4,8 +4,8 @@
 import numpy as np
 import pytest
 import torch
-from nets import tokens
-from torch import optim
+from nets import C, D, points, tokens
+from torch import nn, optim
 
 import trimtab
 from trimtab.coordinates.expectations import Expected, exact, expected
@@ -174,3 +174,31 @@ def test_published_llama_over_depth(scheme, verdict):
 
     found = trimtab.check(build, None, [2, 4, 8], base=(32, 2), data=data, scheme=scheme, lr=2**-7, seeds=6)
     assert found.verdict == verdict, str(found)
+
+
+# -- a branch that goes through a bottleneck -----------------------------------------------------------------
+
+
+class Narrow(nn.Module):
+    """Residual branches through four numbers: what feeds a branch's last matrix does not grow with width."""
+
+    def __init__(self, width, depth, inner=4):
+        super().__init__()
+        self.stem, self.head = nn.Linear(D, width), nn.Linear(width, C)
+        self.down = nn.ModuleList(nn.Linear(width, inner, bias=False) for _ in range(depth))
+        self.up = nn.ModuleList(nn.Linear(inner, width, bias=False) for _ in range(depth))
+
+    def forward(self, x):
+        h = self.stem(x)
+        for down, up in zip(self.down, self.up, strict=True):
+            h = h + up(down(torch.relu(h)))
+        return self.head(h)
+
+
+def test_a_branch_after_an_internal_readout_may_start_small():
+    """The four numbers start like a readout, width^-1/2 (docs/theory.md), and so does the branch: no fault.
+    Qwen3 with heads of fixed size is the published case."""
+    found = trimtab.check(Narrow, [32, 64, 128, 256], None, base=(32, 2), data=points, scheme="mup", seeds=6)
+    starts = found.slopes[(found.slopes["quantity"] == "branch") & (found.slopes["step"] == 0)]
+    assert (starts["slope"] < -0.3).all() and set(starts["answer"]) == {"good"}, str(found)
+    assert found.verdict == "PASS", str(found)

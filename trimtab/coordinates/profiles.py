@@ -192,6 +192,8 @@ def _streams(sizes: Sequence[Size], axis: str, x: np.ndarray, alpha: float) -> l
         ends = {id(s): ("stream", k, n) for s, n in zip(sizes, counts, strict=True)}
         for module, keys in members:
             pair = _pair(module, "branch", axis, own_x, sizes, keys, own_alpha)
+            if pair and axis == "width" and _tail_reads_a_readout(module, sizes):
+                pair[0].expected = Expected(0.0, -0.5, 0.0)
             for line in pair:
                 if "change" in line.quantity and module.endswith((" first", " last")):
                     line.judged = None  # one block of a few: the mean over its kind is asked
@@ -290,6 +292,14 @@ def _reads_a_readout(row: Row) -> float:
     """Inside a branch, a fan-in that does not grow is an internal readout (a step size, a low rank), which
     starts like N^-1/2."""
     return 0.5 if row.role == "input" and row.place != "outside" else 0.0
+
+
+def _tail_reads_a_readout(branch: str, sizes: Sequence[Size]) -> bool:
+    """Whether what ends a branch has a fan-in that does not grow, as after heads of fixed number and size:
+    what it reads starts like N^-1/2, and so does the branch."""
+    rows = sizes[-1].rows
+    own = [r for n, r in rows.rows.items() if n.rpartition(".")[0] == branch] if rows is not None else []
+    return any(_reads_a_readout(r) for r in own if len(r.shape) > 1)
 
 
 def _multiplier_carried_by(fold: float, name: str, sizes: Sequence[Size]) -> str:
