@@ -397,7 +397,7 @@ PLANTED_IN_FAMILIES = {
     "regnet: hidden rate over the root": (scales(hidden, u=lambda i, o: i**-0.5), "hf:regnet", WIDE),
 }
 
-# Known misses: worth less than the bound where branches are small (ViT draws its matrices at 0.02), or within
+# Misses, seen (Gemma-2) or expected: worth less than the bound where branches are small (ViT), or within
 # what a base far from its limit may do (Gemma-2, ResNets). experiments/proof_scatter.py counts them with the
 # others.
 MISSED = {
