@@ -15,7 +15,7 @@ R: how many times more numbers a value has than its twin in the base, token by t
     output the largest counts, so
 what feeds a residual stream has 1. Attention probabilities spread over a head dimension that grows, gates and
 routers spread over the
-width, scalars and gains shared by heads are below 1.
+width, scalars, gains shared by heads and matrices that mix tokens, shared along the width, are below 1.
 """
 
 from __future__ import annotations
@@ -308,5 +308,8 @@ def _of_parameter(base: Graph, name: str, twin: str, back: Back) -> float:
             factor *= min(1.0, own / spread.own(node)) ** 0.5
         if use.kind == "contract" or node.name == "mul":
             factor *= min((size[i] for i in acts), default=1.0)
+        if use.kind == "contract" and own == 1.0 and acts:  # shared along a width: a matrix over tokens
+            shared = spread.own(node) * spread.ratio(node, acts[0]) ** 0.5
+            factor *= min(1.0, 1 / shared) ** 0.5
         found.append(factor)
     return max(found, default=1.0)
