@@ -183,9 +183,10 @@ and families of `transformers` that the tests do not hold: bases 64 wide (32 cha
 `experiments/foreign.csv`.
 
 A cell is one model at one size. *Flat*: five steps of AdamW change the outputs by {flat:.2f} to {flat_:.2f}
-of what they change in the base, measured without knowing the plan, one draw; where that was not so, the mean
-of three. *Proof*: what the plan says of itself (`p.proof`). *Silently wrong* would be a cell whose proof is
-good and that is not flat. *Refused* alone: the refusal says what to keep or change in the model.
+of what they change in the base, measured without knowing the plan. One draw, or two (`seeds` in the file);
+a cell that was not flat in them was measured with three, and only such cells were. *Proof*: what
+the plan says of itself (`p.proof`). *Silently wrong* would be a cell whose proof is good and that is not
+flat. *Refused* alone: the refusal says what to keep or change in the model.
 
 """
 
