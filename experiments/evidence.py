@@ -139,7 +139,8 @@ def judged(folder: Path, line: dict):
         return None
     table = chosen(table, line.get("where", {})).drop(columns=list(line.get("where", {})))
     table = table[table["scheme"] == line["scheme"]]
-    table = table[table[line.get("over", "depth")] >= line.get("least", 0)]
+    if "least" in line:
+        table = table[table[line.get("over", "depth")] >= line["least"]]
     hp = line.get("hp", "lr")
     if hp == "1 - momentum":
         table = table.assign(**{hp: 1 - table["momentum"]}).drop(columns="momentum")

@@ -71,6 +71,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=64)
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--carried-only", action="store_true", help="do not tune at 512 itself")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     run = RUN | {"steps": given.steps, "schedule": given.schedule}
@@ -93,10 +94,10 @@ def main() -> None:
             found.best.values, loss=found.best.loss, low=found.best.low, high=found.best.high
         ),
         "carried": final(given.folder / f"carried-{name}.db", common, lr, given.workers),
-        "rate at 512, depth-mup": direct(given.folder, "depth-mup", given.depth, run, given.workers),
-        "rate at 512, sp": direct(given.folder, "sp", given.depth, run, given.workers),
         "cost": dict(runs=found.cost.runs, flops=found.cost.flops, share=found.cost.share, why=found.why),
     }
+    for scheme in () if given.carried_only else ("depth-mup", "sp"):
+        answer[f"rate at 512, {scheme}"] = direct(given.folder, scheme, given.depth, run, given.workers)
     (given.folder / f"answer-{name}.json").write_text(json.dumps(answer, indent=2))
     print(json.dumps(answer, indent=2))
 

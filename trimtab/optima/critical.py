@@ -121,12 +121,12 @@ def _profile(
 
 def _at(sizes: Sequence[tuple[np.ndarray, np.ndarray]], t: np.ndarray) -> tuple[float, float]:
     """(the least deviance of a line in t, its slope): coarse, then closer to where it is low."""
-    slopes, skews = np.linspace(*SLOPES, 24), np.arange(len(SKEWS))
-    alpha = np.linspace(min(x[0] for x, _ in sizes), max(x[-1] for x, _ in sizes), 121)
-    for _ in range(2):
+    slopes, skews = np.linspace(*SLOPES, 47), np.arange(len(SKEWS))
+    alpha = np.linspace(min(x[0] for x, _ in sizes), max(x[-1] for x, _ in sizes), 241)
+    for _ in range(3):
         d, low_alpha, low_skew = line_deviance(sizes, t, slopes, alpha, skews)
         near = d.min() + 4
-        slopes, alpha = around(slopes, d <= near, 31), around(alpha, low_alpha <= near, 121)
+        slopes, alpha = around(slopes, d <= near, 31), around(alpha, low_alpha <= near, 91)
         skews = skews[low_skew <= near]
     d = line_deviance(sizes, t, slopes, alpha, skews)[0]
     return float(d.min()), float(slopes[int(d.argmin())])
