@@ -186,6 +186,8 @@ def _moved(graph: Graph, node: Node, value: int, rows: Tensor) -> list[Tensor] |
         moved = trace.run(node, {value: rows})
     except (RuntimeError, TypeError, NotImplementedError):  # an operation that does not take integers
         return None
+    if any(m.dtype != rows.dtype for m in moved):  # a Fourier transform's complex numbers are no rows
+        return None
     return moved if [tuple(m.shape) for m in moved] == [tuple(s) for s in shapes] else None
 
 
