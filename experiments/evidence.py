@@ -623,7 +623,7 @@ def section(folder: Path, q: dict, up: str) -> list[str]:
     if "carried" in q:
         out += [*carried(folder, q["carried"]), ""]
     for path in sorted(folder.glob("*.md.part")):
-        out += [path.read_text(encoding="utf-8").strip(), ""]
+        out += [*path.read_text(encoding="utf-8").strip().splitlines(), ""]
     out += [q["says"], ""] if q.get("says") else []
     if q.get("act"):
         out += [f"**What to do.** {q['act']}", ""]
