@@ -20,6 +20,7 @@ IDEAS = {
     "cli": "the command line",
     "commands": "one file per command: its options and what it does",
     "testing": "for users' own tests",
+    "trainers": "guards of trainers' optimizers",
     "reporting": "the page",
     "limits": "finite runs against theory",
     "tuning": "tune small, train big",

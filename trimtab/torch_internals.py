@@ -42,6 +42,7 @@ __all__ = [
     "mutates",
     "operation_name",
     "storage_id",
+    "times_written",
     "without_fast_attention",
     "writes_first",
 ]
@@ -96,6 +97,17 @@ def storage_id(t: Tensor) -> int:
         return t.untyped_storage()._cdata
     except (NotImplementedError, RuntimeError):  # sparse and opaque tensors own no storage
         return -id(t)
+
+
+def times_written(t: Tensor) -> int:
+    """How often a tensor was changed in place; 0 in an inference mode, whose tensors have no count.
+
+    >>> x = torch.zeros(2)
+    >>> before = times_written(x)
+    >>> times_written(x.add_(1)) > before
+    True
+    """
+    return 0 if t.is_inference() else t._version
 
 
 @contextlib.contextmanager

@@ -515,7 +515,9 @@ def test_a_large_model_is_left_to_the_user(monkeypatch):
     assert any("p.prove(model, base)" in note for note in p.notes)
 
 
-@pytest.mark.parametrize("cls", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Muon])
+@pytest.mark.parametrize(
+    "cls", [torch.optim.AdamW, torch.optim.SGD, pytest.param(torch.optim.Muon, marks=pytest.mark.slow)]
+)
 def test_an_optimizer_is_proven_by_its_own_step(cls):
     case = CASES["pre-norm-transformer"]
     torch.manual_seed(0)

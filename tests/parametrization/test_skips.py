@@ -92,6 +92,7 @@ RIGHT = [
     "scalar gate",
     "value residual learned",
     "value embeddings",
+    "x0 learned",
 ]
 
 
@@ -117,7 +118,7 @@ def test_a_stream_that_forgets_is_refused_over_depth_and_right_over_width(name):
     assert p.proof.verdict == "good"
 
 
-BEYOND = ["x0 learned", "x0 fixed", "x0 added", "unet joined", "hyper-connections", "denseformer"]
+BEYOND = ["x0 fixed", "x0 added", "unet joined", "hyper-connections", "denseformer"]
 
 
 @pytest.mark.parametrize("name", [*BEYOND, "momentum", "highway", "dense sums"])

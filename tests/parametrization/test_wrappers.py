@@ -98,6 +98,7 @@ def test_compile_fullgraph(plain):
     assert close(weights(compiled), plain, 1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not any(map(shutil.which, ("g++", "clang++", "c++"))), reason="inductor needs a C++ compiler"
 )

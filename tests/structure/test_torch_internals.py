@@ -162,3 +162,12 @@ def test_nothing_else_reaches_into_torch():
     found = [use for path in files for use in private(path)]
     assert not found, f"private parts of torch belong into trimtab/torch_internals.py, with a reason: {found}"
     assert len(list(private(PACKAGE / "torch_internals.py"))) >= 6  # the search itself finds what there is
+
+
+def test_a_tensor_counts_its_changes():
+    x = torch.zeros(2)
+    before = internals.times_written(x)
+    x.add_(1)
+    assert internals.times_written(x) > before, "torch no longer counts changes in place: proof/starting.py"
+    with torch.inference_mode():
+        assert internals.times_written(torch.zeros(2)) == 0

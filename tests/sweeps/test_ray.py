@@ -108,6 +108,7 @@ def data(split, seed, step):
 
 
 @needs_ray
+@pytest.mark.slow
 def test_users_files_reach_tasks_of_which_one_raises_and_one_is_killed_and_resumed(tmp_path, address):
     folder, once, trace = tmp_path / "x", tmp_path / "killed", tmp_path / "trace"
     places = repr([str(once), str(trace), str(folder / "ray.db.work")])
@@ -150,6 +151,7 @@ def test_a_connection_that_is_there_is_used_and_kept(tmp_path, address):
 
 
 @needs_ray
+@pytest.mark.slow
 def test_the_command_on_a_ray_of_its_own(tmp_path):
     """`--ray local` from another folder than the sweep's, whose files it must find."""
     folder = tmp_path / "x"

@@ -222,6 +222,7 @@ def test_a_users_own_model_and_data(tmp_path):
     assert Store(tmp_path / "sweep.db").counts()["done"] == 12
 
 
+@pytest.mark.slow
 def test_a_hugging_face_llama(tmp_path):
     pytest.importorskip("transformers", reason="transformers is absent")
     (tmp_path / "text.txt").write_text("to be or not to be, that is the question. " * 60)
