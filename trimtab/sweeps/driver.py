@@ -71,18 +71,8 @@ def sweep(
     progress: Any = None,
     threads: int = 1,
 ) -> Outcome:
-    """Run a sweep, or go on with it: calling it again does only what is missing.
-
-    Args:
-        config: the path of a sweep.toml, a dict or a SweepConfig.
-        store: the SQLite file; default: beside the file, as sweep.db.
-        workers: units under way at once. A cluster takes as many as it has room for. threads: of each.
-        engine: "local" (processes of this machine) or "ray" (tasks of a Ray cluster; the extra `ray`).
-        address: of the cluster: "local" (a Ray of `workers` slots for this call), "auto" (the one running on
-            this machine), or HOST:PORT of its head.
-        progress: an object with `update(store, running)`, called twice a second, and `stopping(running)`,
-            called when the sweep is interrupted and waits for this many workers, and `note(text)`; None is
-            silent.
+    """Run a whole grid, or go on with it. `trimtab.sweep` (refinement.sweeping) stands above it, adds adaptive
+    sweeps, and says what the arguments are: the two have one signature.
 
     Raises:
         InputError: everything that is wrong with the sweep, before any work.
