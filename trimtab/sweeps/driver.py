@@ -71,8 +71,8 @@ def sweep(
     progress: Any = None,
     threads: int = 1,
 ) -> Outcome:
-    """Run a whole grid, or go on with it. `trimtab.sweep` (refinement.sweeping) stands above it, adds adaptive
-    sweeps, and says what the arguments are: the two have one signature.
+    """Run a whole grid, or go on with it. `trimtab.sweep` (refinement.sweeping) stands above it, adds
+    adaptive sweeps, and says what the arguments are: the two have one signature.
 
     Raises:
         InputError: everything that is wrong with the sweep, before any work.
