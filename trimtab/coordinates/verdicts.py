@@ -252,7 +252,7 @@ class _Findings:
         slope: dict[str, Any] = dict(slope=found.slope, low=found.low, high=found.high, expected=expected)
         self.rows.append(at | slope | dict(answer=answer))
         self.points += [
-            at | dict(size=math.exp(line.x[i]), seed=j, value=math.exp(v) if v < 700 else math.inf)
+            at | dict(size=math.exp(line.x[i]), seed=j, value=math.inf if v >= 700 else math.exp(v))
             for i, seeds in enumerate(y.tolist())
             for j, v in enumerate(seeds)
         ]
