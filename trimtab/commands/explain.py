@@ -161,7 +161,8 @@ def _lines(p: Parametrization, cls: Any) -> list[str]:
     lines += ["", str(p), "", f"{cls.__name__} multiplies the base's hyperparameters by:"]
     groups: dict[tuple[float, ...], list[str]] = {}
     for name, f in p.factors(cls).items():
-        groups.setdefault((f["lr"], f["weight_decay"], f["eps"]), []).append(name)
+        key = tuple(float(f"{f[number]:.6g}") for number in ("lr", "weight_decay", "eps"))
+        groups.setdefault(key, []).append(name)
     for (lr, decay, eps), names in sorted(groups.items(), reverse=True):
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         lines.append(f"  lr x {lr:<9.4g} decay x {decay:<9.4g} eps x {eps:<9.4g} {names[0]}{more}")

@@ -112,7 +112,7 @@ def _law(axis: str, slope: float, want: float) -> str:
         return "is not finite at some sizes"
     shown = round(slope * 20) / 20 or 0.0
     verb = "grows" if shown > 0 else "decays" if shown < 0 else "stays"
-    law = f"{verb} like {axis}^{shown:.2g}"
+    law = f"{verb} like {axis}^{shown:.3g}"
     return law if abs(want) < 0.05 else f"{law} where {axis}^{want:.2g} is wanted"
 
 

@@ -259,7 +259,8 @@ class _Findings:
         unheard = answer == "unsure" and line.quantity == "update"  # no effect, so no reason to doubt
         if answer in ("bad", "unsure") and line.expected is not None and not unheard:
             why = self._why(line, found, answer, still, y.shape[1])
-            item = Culprit(**at, **slope, cause=why)
+            wanted = _near(found.slope, line.expected) if math.isfinite(found.slope) else expected
+            item = Culprit(**at, **slope | dict(expected=wanted), cause=why)
             several = self.culprits if answer == "bad" else self.unsure
             several.append((_order(line, found, line.expected, len(self.rows)), item))
             if answer == "unsure":

@@ -140,7 +140,8 @@ class Transfer:
         if self.log:
             metric = self.metric.replace("_", " ")
             scatter = "its scatter between seeds grows with it"
-            notes.append(f"Curves are fitted to the logarithm of the {metric}: {scatter}")
+            note = f"Curves are fitted to the logarithm of the {metric}: {scatter}"
+            notes.append(f"{note}. The choice is one for each line of sizes and moves an optimum a little")
         return tuple(notes)
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,14 +1,14 @@
 """The table of a parametrization, generated from its rows: plain text, or a table of rich.
 
-Parameters of one kind with the same numbers share a line, with their block numbers taken out:
-`layers.#.fc.weight x 24`.
+Parameters of one kind with the same numbers share a line, with the block numbers in which they differ taken
+out: `layers.#.fc.weight x 24`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trimtab.parametrization.comparison.names import template
+from trimtab.parametrization.comparison.names import shared_name, template
 
 if TYPE_CHECKING:
     from trimtab.parametrization.result import Parametrization
@@ -40,9 +40,11 @@ def lines(p: Parametrization) -> list[tuple[str, ...]]:
         numbers = (row.m_in, row.m_out, row.m_L, row.init, row.u, row.s, row.fold, row.rescale)
         key = (template(row.name), row.role, row.place, *map(number, numbers))
         names.setdefault(key, []).append(row.name)
-    return [
-        (f"{key[0]} x {len(found)}" if len(found) > 1 else found[0], *key[1:]) for key, found in names.items()
-    ]
+    return [(_called(found), *key[1:]) for key, found in names.items()]
+
+
+def _called(names: list[str]) -> str:
+    return shared_name(names) + (f" x {len(names)}" if len(names) > 1 else "")
 
 
 def summary(p: Parametrization) -> str:

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from trimtab.errors import TrimtabError
-from trimtab.parametrization.comparison.names import template
+from trimtab.parametrization.comparison.names import shared_name, template
 from trimtab.parametrization.planning import parametrize
 from trimtab.parametrization.result import Parametrization
 from trimtab.runs.config import RunConfig
@@ -109,12 +109,10 @@ def groups_at(plan: Parametrization, config: RunConfig, horizon: Any = None) -> 
 def _group(
     cls: str, plan: Parametrization, numbers: Mapping[str, Any], init: float, names: list[str]
 ) -> Group:
-    counts: dict[str, int] = {}
+    kinds: dict[str, list[str]] = {}
     for name in names:
-        counts[template(name)] = counts.get(template(name), 0) + 1
-    shown = [f"{kind} x {n}" if n > 1 else kind for kind, n in counts.items()]
-    first = [name for name in names if counts[template(name)] == 1]
-    shown = [s if " x " in s else next(n for n in first if template(n) == s) for s in shown]
+        kinds.setdefault(template(name), []).append(name)
+    shown = [shared_name(own) + (f" x {len(own)}" if len(own) > 1 else "") for own in kinds.values()]
     return Group(
         optimizer=cls,
         pattern=", ".join(shown),

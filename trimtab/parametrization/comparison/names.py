@@ -7,7 +7,7 @@ block in the deeper model. So names are compared by their template: `layers.#.fc
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from trimtab.structure.graph import Graph
 
@@ -19,6 +19,16 @@ def template(name: str) -> str:
     'layers.#.fc1.weight'
     """
     return ".".join("#" if part.isdigit() else part for part in name.split("."))
+
+
+def shared_name(names: Sequence[str]) -> str:
+    """What names of one template are called together: the numbers in which they differ taken out.
+
+    >>> shared_name(["h.0.mlp.2.weight", "h.1.mlp.2.weight"]), shared_name(["h.0.mlp.2.weight"])
+    ('h.#.mlp.2.weight', 'h.0.mlp.2.weight')
+    """
+    together = zip(*(name.split(".") for name in names), strict=True)
+    return ".".join(parts[0] if len(set(parts)) == 1 else "#" for parts in together)
 
 
 def pattern(name: str) -> str:
