@@ -19,6 +19,7 @@ from pathlib import Path
 import pandas as pd
 
 import trimtab
+from trimtab.optima.held_out import hold_out
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -93,6 +94,27 @@ def at_far_end(t, exponent: float) -> float:
     part = (x - logs[i]) / (logs[i + 1] - logs[i])
     means = list(far["mean"])
     return max(0.0, means[i] + part * (means[i + 1] - means[i]) - float(t.optima["loss"].iloc[-1]))
+
+
+def held_out() -> list[str]:
+    """The exponent without the largest size, tried there."""
+    out = [
+        "| data | held out | loss | exponent without it | its rate | best rate | regret |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for data, words in SETS.items():
+        for over in AXES:
+            table = runs(f"{data}_{over}")
+            for metric, short in METRICS.items() if table is not None else ():
+                h = hold_out(answer(up_to(table, over), over, metric))
+                if h is not None:
+                    lost = (
+                        f"{percent(h.regret, h.loss)} ({percent(h.low, h.loss)} to {percent(h.high, h.loss)})"
+                    )
+                    fitted = interval(*h.drift[:3])
+                    rates = f"{h.rate:.3g} | {h.best:.3g}"
+                    out.append(f"| {words} | {over} {h.size:g} | {short} | {fitted} | {rates} | {lost} |")
+    return out
 
 
 def followed() -> list[str]:
@@ -176,6 +198,11 @@ SECTIONS = (
         "what the interval says of it, and the regret of its rate at the far end, relative to the best loss "
         "there (*fitted*: the same for the exponent measured).",
         exponents,
+    ),
+    (
+        "The same exponent measured without the largest size, and what its rate costs there: a size it has "
+        "not seen (`trimtab transfer --fit`).",
+        held_out,
     ),
     (
         "The same with the whole rule: lr, betas, decay and eps follow `sde` in every run, so that its drift "

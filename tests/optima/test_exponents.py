@@ -11,6 +11,7 @@ import trimtab
 from trimtab.errors import InputError
 from trimtab.optima.drift import Drift
 from trimtab.optima.exponents import judge, write_rule
+from trimtab.optima.held_out import hold_out
 from trimtab.parametrization.horizons.horizon import Horizon
 
 Q = Quadratic(sigma=4.0, tokens=4096)
@@ -105,3 +106,18 @@ def test_batches_are_held_where_the_sweep_declares_them():
     assert t.fixed["batch"] == 8 and t.optima["width"].tolist() == [8, 16]
     with pytest.raises(InputError, match="batch_size"):
         trimtab.transfer(table, over="width")
+
+
+def test_an_exponent_is_confirmed_at_a_size_it_has_not_seen():
+    """Over batch the linear rule is true up to the largest size: the rate of the smaller sizes is as good
+    there as the best. Where the optimum turns back at the last step, it is not."""
+    held = hold_out(trimtab.transfer(runs("batch"), over="batch"))
+    assert held.size == 128 and held.drift.low <= 1.0 <= held.drift.high
+    assert held.low <= 0.02 * held.loss and held.regret < 0.05 * held.loss
+    assert held.rate == pytest.approx(held.best, rel=0.3)
+    stays = runs("batch", loss=lambda lr, k: Q.sgd(lr, min(k, 8)) if k < 16 else Q.sgd(2 * lr, 8))
+    off = hold_out(trimtab.transfer(stays, over="batch"))
+    assert off.rate / off.best > 3 and off.low > 0.05 * off.loss
+    assert "held out: without batch 128" in str(off)
+    few = trimtab.transfer(runs("batch", sizes=(1, 2, 4)), over="batch")
+    assert hold_out(few) is None

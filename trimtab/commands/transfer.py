@@ -169,13 +169,16 @@ def base_run(source: Store, t: Answer) -> Any:
 
 
 def fit(mine: Mapping[str, Answer], path: str) -> str:
-    """Write the exponents measured over batch and tokens as a rule; says what was written."""
+    """Write the exponents measured over batch and tokens as a rule; says what was written, and what the
+    exponent of the smaller sizes costs at the largest."""
     from trimtab.optima.exponents import write_rule
+    from trimtab.optima.held_out import hold_out
 
     found = {over: t for over, t in mine.items() if t.rules}
     if not found:
         raise InputError("--fit takes a sweep over batches or tokens, and --hp lr: here is none.")
-    return write_rule(path, found)
+    tried = [hold_out(t) for t in found.values()]
+    return "\n".join([write_rule(path, found), *(str(h) for h in tried if h is not None)])
 
 
 def worst(transfers: Iterable[Answer]) -> int:

@@ -262,7 +262,7 @@ class Size(NamedTuple):
 def analyse_line(line: SizeLine) -> Transfer:
     """All that can be said of one line."""
     parts: dict[Any, Table] = dict(iter(line.cells.groupby(line.over, sort=True)))
-    sizes = {size: _size_of(parts[size], line.sign) for size in line.sizes}
+    sizes = {size: size_of(parts[size], line.sign) for size in line.sizes}
     columns = [size.columns(line.sign) for size in sizes.values()]
     walls = [size.wall for size in sizes.values()]
     log = logarithmic(columns)
@@ -325,7 +325,8 @@ def followed(line: SizeLine) -> str:
     return str(rule.get("name", "of a file")) if isinstance(rule, Mapping) else str(rule)
 
 
-def _size_of(cells: Table, sign: float) -> Size:
+def size_of(cells: Table, sign: float) -> Size:
+    """The runs at one size; sign: -1 for a metric that is better when larger."""
     rates, wall = _stable_rates(cells), _wall(cells, sign)
     return Size(cells, cells[cells["x"].isin(rates) & cells["stable"] & (cells["x"] < wall)], wall)
 
