@@ -260,7 +260,7 @@ class _Findings:
         if answer in ("bad", "unsure") and line.expected is not None and not unheard:
             why = self._why(line, found, answer, still, y.shape[1])
             wanted = _near(found.slope, line.expected) if math.isfinite(found.slope) else expected
-            item = Culprit(**at, **slope | dict(expected=wanted), cause=why)
+            item = dataclasses.replace(Culprit(**at, **slope, cause=why), expected=wanted)
             several = self.culprits if answer == "bad" else self.unsure
             several.append((_order(line, found, line.expected, len(self.rows)), item))
             if answer == "unsure":
