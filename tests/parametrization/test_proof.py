@@ -657,3 +657,44 @@ def test_chance_is_not_called_wrong_and_a_fault_is(monkeypatch):
     scales(hidden, u=lambda i, o: 1.0)(monkeypatch)
     assert planted("pre-norm-mlp", WIDE).proof.verdict == "wrong"
     assert tried == [(1, "wrong"), (proof.DRAWS[0], "wrong")]
+
+
+class TokenMixer(nn.Module):
+    """One branch mixes tokens by a matrix that is shared along the width."""
+
+    def __init__(self, n):
+        super().__init__()
+        self.norm, self.over_tokens = nn.LayerNorm(n), nn.Linear(8, 8)
+        self.up, self.down = nn.Linear(n, n), nn.Linear(n, n)
+
+    def forward(self, h):
+        h = h + self.over_tokens(self.norm(h).transpose(1, 2)).transpose(1, 2)
+        return h + self.down(torch.relu(self.up(h)))
+
+
+def test_a_matrix_over_tokens_starts_incoherent_along_the_width():
+    """Its gradient sums forward times backward over the width: m^-1/2 at the start (docs/theory.md)."""
+
+    def build(n):
+        torch.manual_seed(n)
+        return nn.Sequential(
+            nn.Embedding(32, n), TokenMixer(n), TokenMixer(n), nn.LayerNorm(n), nn.Linear(n, 32)
+        )
+
+    p = trimtab.parametrize(build(256), build(64), example=torch.arange(64).reshape(8, 8) % 32)
+    row = next(row for row in p.proof.rows if "over_tokens.weight" in row.kind)
+    assert row.wanted == pytest.approx(0.5) and row.change == pytest.approx(0.5, rel=0.5)
+    assert p.proof.verdict == "good"
+
+
+def test_complex_numbers_on_the_way_are_no_rows_of_a_pack():
+    """FNet mixes by a Fourier transform of what its projection gives."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+    def build(n):
+        torch.manual_seed(n)
+        sizes = dict(hidden_size=n, num_hidden_layers=2, intermediate_size=2 * n, vocab_size=64)
+        return transformers.FNetForMaskedLM(transformers.FNetConfig(**sizes, max_position_embeddings=16))
+
+    p = trimtab.parametrize(build(64), build(32), example=dict(input_ids=torch.arange(32).reshape(2, 16)))
+    assert p.proof.verdict == "good"
