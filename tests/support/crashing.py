@@ -12,6 +12,45 @@ import numpy as np
 
 from trimtab.sweeps.store import Store
 
+# A data file whose batches let a test act on a sweep at events, however fast the machine is. The environment
+# says what happens: nothing (no variable), HOLD (a folder): the first process to reach a step of HOLDS writes
+# its number there and waits to be killed; PACE (a file): every batch takes 5 ms until that file is there.
+GATED = """
+import os, pathlib, time, torch
+
+HOLDS = (20, 40, 60, 80, 100)
+
+def gate(split, step):
+    hold, pace = os.environ.get("HOLD"), os.environ.get("PACE")
+    if pace and not os.path.exists(pace):
+        time.sleep(0.005)
+    if hold and split == "train" and step in HOLDS:
+        mine = pathlib.Path(hold, f"process {os.getpid()}")
+        mine.write_text(str(os.getpid()))
+        try:
+            os.link(mine, f"{hold}/{step}")
+        except FileExistsError:
+            return
+        time.sleep(600)
+
+def drawn(split, seed, step, *shape):
+    gate(split, step)
+    g = torch.Generator().manual_seed(seed * 1009 + step)
+    x = torch.randn(16, *shape, generator=g)
+    return x, (x.flatten(1)[:, :10]).argmax(1)
+
+def rows(split, seed, step):
+    return drawn(split, seed, step, 64)
+
+def images(split, seed, step):
+    return drawn(split, seed, step, 1, 8, 8)
+
+def letters(split, seed, step):
+    gate(split, step)
+    g = torch.Generator().manual_seed(seed * 1009 + step)
+    x = torch.randint(0, 9, (6, 9), generator=g)
+    return x, (x + 1) % 9
+"""
 SMALL = {"steps": 120, "batch_size": 16, "model_options": {"branch_scale": 0.5}, "eval_examples": 32}
 
 
@@ -35,8 +74,9 @@ def write(folder: Path, sweep: dict) -> Path:
     return path
 
 
-def start(path: Path, workers=2, **popen):
-    env = os.environ | {"OMP_NUM_THREADS": "1"}
+def start(path: Path, workers=2, gates=None, **popen):
+    """The sweep command; `gates`: the variables of GATED."""
+    env = os.environ | {"OMP_NUM_THREADS": "1"} | {k: str(v) for k, v in (gates or {}).items()}
     return subprocess.Popen(
         [sys.executable, "-m", "trimtab.cli", "sweep", str(path), "--workers", str(workers)],
         env=env,
@@ -104,3 +144,11 @@ def gone(store: Path, within: float) -> bool:
             return True
         time.sleep(0.1)
     return False
+
+
+def until(condition, within=120.0):
+    """Wait for an event."""
+    end = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)

@@ -8,24 +8,16 @@ file under other settings (`.ci/run`).
 
 import json
 import os
-import random
 import subprocess
 import sys
 
 import pytest
-from crashing import finish, gone, kill, processes, results, same, start, write
+from crashing import GATED, finish, gone, kill, results, same, start, until, write
 
 from trimtab.sweeps.store import Store, _sha, name_of
 
 pytestmark = pytest.mark.timeout(600)
 
-LETTERS = """
-import torch
-def data(split, seed, step):
-    g = torch.Generator().manual_seed(seed * 1009 + step)
-    x = torch.randint(0, 9, (6, 9), generator=g)
-    return x, (x + 1) % 9
-"""
 SMALL = {"batch_size": 16, "steps": 24, "eval_examples": 32}
 KINDS = {
     "mlp": dict(
@@ -44,7 +36,7 @@ KINDS = {
     ),
     "gpt": dict(
         model="gpt",
-        data="letters.py:data",
+        data="batches.py:letters",
         model_options={"vocabulary": 9, "context": 9, "heads": 2},
         optimizer="adamw",
         clip=1.0,
@@ -56,7 +48,7 @@ SIZE = {"mlp": ([12, 3], [3, 6]), "batchnorm": ([8, 3], [3, 6]), "vit": ([16, 2]
 def grid(folder, kind, **changed):
     """A sweep of this kind: ten rates, one of them far too high, two seeds."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "letters.py").write_text(LETTERS)
+    (folder / "batches.py").write_text(GATED)
     base, depths = SIZE[kind]
     table = dict(
         base=base,
@@ -90,28 +82,39 @@ def test_the_same_numbers_whatever_happens(tmp_path, kind):
     same(results(later.with_suffix(".db")), truth)
 
 
+OWN_BATCHES = {  # what can be held up in the middle: the models of KINDS on the batches of a file
+    "mlp": {"data": "batches.py:rows"},
+    "batchnorm": {"data": "batches.py:images", "model_options": {"norm": "batch", "channels": 1}},
+    "vit": {
+        "data": "batches.py:images",
+        "model_options": {"patch": 4, "heads": 2, "image": 8, "channels": 1},
+    },
+    "gpt": {},
+}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_numbers_after_kills(tmp_path, kind):
-    calm, torn = (
-        grid(tmp_path / name, kind, run=SMALL | KINDS[kind] | {"steps": 120}) for name in ("calm", "torn")
-    )
-    assert finish(calm, timeout=500)[0] == 0
-    dice, kills = random.Random(KINDS[kind]["model"]), 0
-    process = start(torn, workers=4)
-    while process.poll() is None:
-        _, workers = processes(torn.with_suffix(".db"))
-        made = list((tmp_path / "torn" / "sweep.db.work").glob("*.checkpoint"))
-        if kills < 5 and workers and len(made) > 0:  # something is under way that can be resumed
-            kills += kill(dice.choice(workers))
-        with_time = dice.uniform(0.05, 0.4)
-        try:
-            process.wait(with_time)
-        except subprocess.TimeoutExpired:
-            continue
-    assert process.returncode == 0 and kills, process.communicate()[0]
-    assert gone(torn.with_suffix(".db"), 30.0)
+    """Five times `kill -9` of a worker in the middle of a step: 20, 40, 60, 80, 100 of 120."""
+    table = SMALL | KINDS[kind] | OWN_BATCHES[kind] | {"steps": 120}
+    budget = {"checkpoint_seconds": 1e-3}  # at every step
+    calm, torn = (grid(tmp_path / name, kind, run=table, budget=budget) for name in ("calm", "torn"))
+    code, said = finish(calm, timeout=500)
+    assert code == 0, said
+    held = tmp_path / "held"
+    held.mkdir()
+    process, resumable = start(torn, workers=4, gates={"HOLD": held}), []
+    for step in (20, 40, 60, 80, 100):
+        until((held / str(step)).exists, 400.0)
+        resumable.append(len(list((tmp_path / "torn" / "sweep.db.work").glob("*.checkpoint"))))
+        assert kill(int((held / str(step)).read_text()))
+    said = process.communicate(timeout=400)[0]
+    assert process.returncode == 0 and all(resumable), said
+    assert gone(torn.with_suffix(".db"), 60.0)
     same(results(torn.with_suffix(".db")), results(calm.with_suffix(".db")))
+    attempts = Store(torn.with_suffix(".db"))._read("SELECT DISTINCT unit, attempts FROM cells")
+    assert sum(tried - 1 for _, tried in attempts) == 5, "a kill was not noticed"
 
 
 OTHER = {
