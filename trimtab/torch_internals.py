@@ -6,6 +6,7 @@ tests/structure/test_torch_internals.py says in a plain sentence what torch has 
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 # Sees every ATen operation below autograd, whatever Python called it: hooks see modules only.
 from torch.utils._python_dispatch import TorchDispatchMode as DispatchMode
+from torch.utils.flop_counter import flop_registry
 
 aten = torch.ops.aten
 
@@ -36,6 +38,7 @@ __all__ = [
     "WRAPPER_PREFIXES",
     "DispatchMode",
     "RunningNorm",
+    "count_flops",
     "functional",
     "is_pointwise",
     "make_fx",
@@ -46,6 +49,39 @@ __all__ = [
     "without_fast_attention",
     "writes_first",
 ]
+
+
+def count_flops(call: Callable[[], Any]) -> int:
+    """Floating point operations of the matrix products and convolutions that a call makes, as torch's
+    FlopCounterMode counts them. That one loads torch.compile at its first operation, which takes as long as
+    torch itself; this one has no part of it unless it is loaded already.
+
+    >>> count_flops(lambda: torch.ones(2, 3) @ torch.ones(3, 5))
+    60
+    """
+
+    class Counter(DispatchMode):
+        total = 0
+
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return "torch._dynamo" in sys.modules  # only then can a compiled model be among what is called
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = kwargs or {}
+            if func not in flop_registry and isinstance(func, torch._ops.OpOverload):
+                with self:
+                    parts = func.decompose(*args, **kwargs)
+                if parts is not NotImplemented:
+                    return parts
+            out = func(*args, **kwargs)
+            formula = flop_registry.get(getattr(func, "_overloadpacket", None))
+            self.total += formula(*args, **kwargs, out_val=out) if formula is not None else 0
+            return out
+
+    with Counter() as counter:
+        call()
+    return counter.total
 
 
 def operation_name(op: Any) -> str:

@@ -2,14 +2,18 @@
 changed."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 import trimtab
 from trimtab import torch_internals as internals
+from trimtab.models.builders import BUILD
 from trimtab.structure import operations
 
 aten = torch.ops.aten
@@ -38,6 +42,42 @@ def test_a_dispatch_mode_sees_the_operations_below_autograd():
         f"torch's dispatch mode no longer shows a linear layer as addmm, it shows {names.seen}: "
         "teach structure/recorder.py the new form"
     )
+
+
+COUNTED = {
+    "mlp": lambda: (zoo("mlp", 16, 3), torch.ones(4, 64)),
+    "resnet": lambda: (zoo("resnet", 8, 3), torch.ones(2, 3, 8, 8)),
+    "vit": lambda: (zoo("vit", 16, 2, image=8, patch=4, heads=2), torch.ones(2, 3, 8, 8)),
+    "gpt": lambda: (zoo("gpt", 16, 2, vocabulary=9, context=8, heads=2), torch.zeros(2, 8, dtype=torch.long)),
+    "torch's transformer": lambda: (nn.TransformerEncoderLayer(16, 2, 32), torch.ones(5, 2, 16)),
+    "a recurrence": lambda: (nn.GRUCell(8, 8), torch.ones(5, 8)),
+}
+
+
+def zoo(name, *size, **options):
+    return BUILD[name](*size, **options)
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_the_count_of_operations_is_that_of_torch(name):
+    model, x = COUNTED[name]()
+    with torch.no_grad():
+        with FlopCounterMode(display=False) as counter:
+            model(x)
+        found = internals.count_flops(lambda: model(x))
+    assert found == counter.get_total_flops() > 0, (
+        "torch's FlopCounterMode counts otherwise than torch_internals.count_flops: follow it"
+    )
+
+
+def test_counting_operations_does_not_load_the_compiler():
+    code = (
+        "import sys, torch\nfrom trimtab.torch_internals import count_flops\n"
+        "assert count_flops(lambda: torch.ones(2, 3) @ torch.ones(3, 5)) == 60\n"
+        "assert 'torch._dynamo' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_schema_says_what_an_operation_is_called_and_writes():

@@ -9,7 +9,6 @@ from typing import Any
 
 from trimtab.errors import InputError
 from trimtab.files import looking_in
-from trimtab.refinement.walk import Walk
 from trimtab.runs.config import RunConfig
 from trimtab.sweeps import driver, grid, placement
 from trimtab.sweeps.driver import Outcome
@@ -66,6 +65,8 @@ def sweep(
         raise InputError("store: name the SQLite file of a sweep that is not read from a file.")
     place = Path(store) if store is not None else Path(config).with_suffix(".db")  # type: ignore[arg-type]
     made = placement.settle(made, what=str(config) if isinstance(config, str | Path) else "the sweep")
+    from trimtab.refinement.walk import Walk  # with the statistics, for which a grid need not wait
+
     walk = Walk(made)
 
     def ask(held: Store) -> Sequence[RunConfig]:
@@ -81,6 +82,8 @@ def sweep(
 
 def asks_next(store: Store) -> list[str]:
     """What the adaptive sweep of a store asks for next and why, a line each; none where it is a grid."""
+    from trimtab.refinement.walk import Walk
+
     meta = store.meta
     plain = meta.get("config") or {}
     if not plain.get("search"):

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from trimtab.data.opening import open_data
 from trimtab.errors import InputError, TrimtabError, faults
@@ -30,6 +29,7 @@ from trimtab.runs.config import RunConfig, batch_fault
 from trimtab.runs.losses import Batch, cross_entropy, forward, length, mse
 from trimtab.runs.published import fit_fields, load_published
 from trimtab.runs.user_code import beside, build_model, by_split, load
+from trimtab.torch_internals import count_flops
 
 PLAN_SEED = 0
 EVAL_BATCH = 500
@@ -216,9 +216,8 @@ class Task:
     @functools.cached_property
     def flops(self) -> float:
         """Floating point operations of one training step: three forwards' worth of matrix products."""
-        with FlopCounterMode(display=False) as counter, self.device.forked(), torch.no_grad():
-            self.evaluate(self.sample, self.cast(self.batch(0, 0)))
-        return 3.0 * counter.get_total_flops()
+        with self.device.forked(), torch.no_grad():
+            return 3.0 * count_flops(lambda: self.evaluate(self.sample, self.cast(self.batch(0, 0))))
 
     # -- loss ------------------------------------------------------------------------------------------------
 

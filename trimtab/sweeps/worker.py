@@ -12,6 +12,7 @@ unit up has nothing to save: the watching thread gives the claim back and ends t
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import select
 import signal
@@ -22,7 +23,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from trimtab.files import looking_in
 from trimtab.runs import devices
@@ -129,9 +129,9 @@ class Worker:
 
 
 def warm() -> None:
-    """Load what torch loads at the first recorded operation (two seconds), so that forked workers have it."""
-    with FlopCounterMode(display=False):
-        torch.zeros(1).add(1)
+    """Load what torch loads at the first recorded operation and with the first optimizer (two seconds), so
+    that forked workers have it."""
+    importlib.import_module("torch._dynamo")
 
 
 def take_device(slot: int, wanted: Sequence[str], gpu: int | None) -> None:
