@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+import resource
 import shutil
 import socket
 import subprocess
@@ -410,6 +411,49 @@ def test_a_device_that_is_not_there_is_one_sentence(tmp_path, monkeypatch, capsy
         said = capsys.readouterr().err
         assert "sees no cuda devices here" in said and "device = 'cpu'" in said and "Traceback" not in said
     assert not (tmp_path / "sweep.db").exists()
+
+
+BUILDERS = {"nothing": "returned None", "shallow": "must take (width, depth)"}
+
+
+@pytest.mark.parametrize("name, said", BUILDERS.items())
+def test_a_builder_that_cannot_be_meant_is_named(tmp_path, monkeypatch, capsys, name, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(
+        "from torch import nn\ndef nothing(width, depth): nn.Linear(width, width)\n"
+        "def shallow(width): return nn.Linear(width, width)\n"
+    )
+    (tmp_path / "sweep.toml").write_text(
+        f'base = [8, 2]\nseeds = 1\n[axes]\nlr = [0.1]\n[run]\nmodel = "own.py:{name}"\nsteps = 2\n'
+    )
+    sizes = ["--width", "8", "--depth", "2", "--base-width", "8", "--base-depth", "2"]
+    for command in (["explain", f"own.py:{name}", *sizes], ["sweep", "sweep.toml"]):
+        assert cli.main(command) == 2
+        text = capsys.readouterr().err
+        assert said in text and f"own.py:{name}" in text and "Traceback" not in text, text
+    assert not (tmp_path / "sweep.db").exists()
+
+
+def test_a_disk_without_room_for_a_new_store_is_said(tmp_path):
+    (tmp_path / "sweep.toml").write_text(TINY.replace('model = "mine.py:build"\n', ""))
+    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))  # noqa: E731
+    process = trimtab_command("sweep", "sweep.toml", cwd=tmp_path, preexec_fn=limit)
+    said = process.communicate(timeout=120)[1]
+    assert process.returncode == 130 and "sweep.db" in said and "same command again" in said, said
+    assert "Traceback" not in said and [p.name for p in tmp_path.iterdir()] == ["sweep.toml"]
+
+
+def test_a_changed_model_says_how_many_cells_run_again(tmp_path, capsys):
+    (tmp_path / "mine.py").write_text("from trimtab.models.mlp import build\n")
+    (tmp_path / "sweep.toml").write_text(TINY)
+    command = ["sweep", str(tmp_path / "sweep.toml"), "--workers", "1"]
+    assert cli.main(command) == 0
+    cells = Store(tmp_path / "sweep.db").counts()["done"]
+    assert "has changed" not in capsys.readouterr().err
+    (tmp_path / "mine.py").write_text("from trimtab.models.mlp import build  # changed\n")
+    assert cli.main(command) == 0
+    said = capsys.readouterr().err
+    assert f"a file of yours has changed: {cells} cell" in said and "run again" in said, said
 
 
 @pytest.mark.parametrize("kind", cli.COMMANDS)

@@ -99,11 +99,8 @@ class Display:
         passed, made = now - self.first[0], spent - self.first[1]
         ended = counts["done"] + counts["diverged"] + counts["failed"]
         steps = [f"{made} of {of}" for made, of in under_way if made]
-        speed = (
-            f"{60 * (ended - self.first[2]) / passed:.0f} runs/min"
-            if ended > self.first[2] and passed > 1
-            else ""
-        )
+        pace = 60 * (ended - self.first[2]) / passed if ended > self.first[2] and passed > 1 else 0.0
+        speed = f"{pace:.0f} runs/min" if pace >= 10 else f"{pace:.2g} runs/min" if pace else ""
         to_go = passed * (whole - spent) / made if made > 0 else None
         return [
             f"{counts['diverged']} diverged" if counts["diverged"] else "",

@@ -103,8 +103,8 @@ def _build_own(options: Explain) -> tuple[nn.Module, nn.Module, Any, str]:
     data = load(options.data) if options.data else beside(name, "data")
     if data is not None and (options.data or make is None):
         make = _inputs_of(data)
-    model = build_model(build, options.width, options.depth)
-    base = build_model(build, options.base_width, options.base_depth)
+    model = build_model(build, options.width, options.depth, name=name)
+    base = build_model(build, options.base_width, options.base_depth, name=name)
     if make is None:
         return model, base, *_infer(name, model, base)
     return model, base, _call(make), ""

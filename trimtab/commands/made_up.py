@@ -37,7 +37,7 @@ def make_up(name: str, build: Any, loss: Any, base: tuple[int, int], widest: int
         base: (width, depth). widest: width of the widest model measured, which tells widths from data
             dimensions.
     """
-    small, wide = build_model(build, *base), build_model(build, widest, base[1])
+    small, wide = (build_model(build, width, base[1], name=name) for width in (base[0], widest))
     found = infer(small, wide, batch=BATCH)
     if found.example is None:
         raise InputError(cure(name, found, "--data", WANTED))
