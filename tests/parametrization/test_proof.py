@@ -698,3 +698,59 @@ def test_complex_numbers_on_the_way_are_no_rows_of_a_pack():
 
     p = trimtab.parametrize(build(64), build(32), example=dict(input_ids=torch.arange(32).reshape(2, 16)))
     assert p.proof.verdict == "good"
+
+
+class LastHasOneMore(nn.Module):
+    """Blocks of which only the last one has a matrix of its own, and a matrix that all share."""
+
+    def __init__(self, width, depth):
+        super().__init__()
+        self.stem = nn.Linear(X.shape[1], width)
+        self.blocks = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(depth))
+        self.last, self.shared = (nn.Linear(width, width, bias=False) for _ in range(2))
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x):
+        h = self.stem(x)
+        for norm, block in zip(self.norms, self.blocks, strict=True):
+            y = torch.relu(block(norm(h)))
+            h = h + self.shared(y) + (self.last(y) if block is self.blocks[-1] else 0)
+        return self.head(h)
+
+
+def test_what_one_block_has_moves_its_share_of_the_output():
+    rows = {row.kind: row for row in proven(LastHasOneMore, DEEP).proof}
+    last, shared, block = (rows[f"{name}.weight"] for name in ("last", "shared", "blocks.#"))
+    assert (last.wanted, block.wanted) == (0.25, 1.0) and shared.wanted >= 0.5
+    assert {row.verdict for row in rows.values()} == {"good"}, "\n".join(map(str, rows.values()))
+    assert {row.wanted for row in proven(LastHasOneMore, WIDE).proof} == {1.0}
+
+
+class SmallBeforeItsFirstNorm(nn.Module):
+    """Post-norm blocks with biases on an embedding of 0.02, as GPT's first version has them: the first norm
+    makes 50 times more of the first bias than the later ones make of theirs."""
+
+    def __init__(self, width, depth):
+        super().__init__()
+        self.stem = nn.Embedding(32, width)
+        nn.init.normal_(self.stem.weight, std=0.02)
+        self.blocks = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(depth))
+        self.head = nn.Linear(width, 10)
+        for block in self.blocks:
+            nn.init.normal_(block.weight, std=0.02)
+            nn.init.zeros_(block.bias)
+
+    def forward(self, x):
+        h = self.stem(x)
+        for norm, block in zip(self.norms, self.blocks, strict=True):
+            h = norm(h + block(h))
+        return self.head(h)
+
+
+def test_a_first_block_unlike_the_others_is_no_fault_of_the_plan():
+    p = proven(SmallBeforeItsFirstNorm, DEEP, example=IDS)
+    found = {row.kind: row for row in p.proof}
+    assert found["blocks.#.bias"].verdict == "far from its limit" and "first" in found["blocks.#.bias"].cause
+    assert not p.proof.wrong, "\n".join(map(str, p.proof))

@@ -76,6 +76,7 @@ class Trial:
         zero: parameters that may start at zero and hide what is before them.
         far: why the base is far from its deep limit, empty where it is near.
         spans: {parameter: (low, high)}, what a base far from its limit may add to `expected`.
+        uses: {parameter: how often a forward uses it}, of the model; `base_uses`: of the base.
         width: of the narrower of the two models.
         work: multiply-adds of one forward of the model.
     """
@@ -87,6 +88,8 @@ class Trial:
     zero: dict[str, Zero]
     far: str
     spans: dict[str, tuple[float, float]]
+    uses: dict[str, int]
+    base_uses: dict[str, int]
     width: int
     work: float
     experts: bool = False  # a mixture has another number of them
@@ -123,6 +126,8 @@ def prepare(c: Comparison, rows: Mapping[str, Row], scheme: Scheme, example: Any
         zero=zero,
         far=distance(base, of_base, scheme.alpha),
         spans=_spans(c, scheme),
+        uses={name: len(found) for name, found in graph.uses.items()},
+        base_uses={name: len(found) for name, found in base.uses.items()},
         width=_width(facts),
         work=_work(graph),
         experts=any(here.mixed for here, _ in c.pairing.paths.values()),
@@ -262,6 +267,10 @@ def _prove_in(
         frozen=frozenset(label for label, name in cut.names.items() if name in frozen),
         expected=cut.expected,
         spans={label: trial.spans[name] for label, name in cut.names.items() if name in trial.spans},
+        uses={label: trial.uses.get(name, 1) for label, name in cut.names.items()},
+        base_uses={
+            cut.twins[label]: trial.base_uses.get(trial.twins[name], 1) for label, name in cut.names.items()
+        },
     )
     rows = {label: p.rows[name] for label, name in cut.names.items()}
     return judged(

@@ -155,6 +155,7 @@ class Claim:
         frozen: parameters that are not trained.
         expected: {parameter: (low, high)} of `coherence`.
         spans: {parameter: (low, high)} that a base far from its limit may add (`deep_limit`).
+        uses: {parameter: how often a forward uses it}, of the model; `base_uses`: of the base.
     """
 
     claimed: bool
@@ -163,6 +164,14 @@ class Claim:
     frozen: frozenset[str]
     expected: Mapping[str, tuple[float, float]]
     spans: Mapping[str, tuple[float, float]]
+    uses: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    base_uses: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    def growth(self, kind: Kind) -> float:
+        """How many times more often a forward of the model uses a kind; a shared tensor is used by each
+        block."""
+        theirs = (*kind.grown, *kind.left)
+        return sum(self.uses.get(n, 1) for n in kind.names) / sum(self.base_uses.get(b, 1) for b in theirs)
 
     def range(self, names: Sequence[str]) -> tuple[float, float]:
         """What the structure allows for a first gradient over what the rules give."""
@@ -193,6 +202,21 @@ class Kind:
     def growth(self) -> float:
         """How many times more tensors the model has of this kind."""
         return len(self.names) / (len(self.grown) + len(self.left))
+
+    @functools.cached_property
+    def ends(self) -> Kind:
+        """The same with first and last block against first and last alone, as many times as before; itself
+        where nothing is there more often."""
+        if len(self.grown) < 2 or len(self.names) == len(self.grown):
+            return self
+        first, *_, last = self.grown
+        return Kind(
+            {
+                b: names[:1] * len(names) if b == first else names[-1:] * len(names) if b == last else names
+                for b, names in self.grown.items()
+            },
+            self.left,
+        )
 
 
 def kinds(
@@ -262,12 +286,18 @@ def judged(
     target, base = (_added(sums) for sums in zip(*draws, strict=True))
     loudest = max((x.rms for x in base.values()), default=0.0)
     chancy = _chancy(rows, groups, target, base)
+    shares = _shares(rows, groups, claim)
     made = []
     total_target = total_base = total_far = 0.0
-    for kind in groups:
+    for kind, share in zip(groups, shares, strict=True):
         pool = _pooled(rows, kind, target, base, step)
         scatter = _scatter([_pooled(rows, kind, *draw, step) for draw in draws])
-        row = _row(rows, kind, pool, scatter, _start(kind, starts), claim, loudest, chancy)
+        row = _row(rows, kind, pool, scatter, _start(kind, starts), claim, loudest, chancy, share)
+        if row.verdict == "wrong" and kind.ends is not kind:
+            at_ends = _pooled(rows, kind.ends, target, base, step)
+            other = _row(rows, kind, at_ends, scatter, row.start, claim, loudest, chancy, share)
+            if other.verdict in ("good", "far from its limit"):
+                row = dataclasses.replace(row, verdict="far from its limit", cause=UNLIKE)
         made.append(row)
         if row.change is not None and row.verdict != "untested" and not set(kind.names) <= claim.frozen:
             off = row.change / row.wanted
@@ -278,6 +308,20 @@ def judged(
         reason = "no kind of parameter has a gradient in both models"
         return Proof(tuple(made), None, reason)
     return Proof(tuple(made), _total(total_target / total_base, total_far / total_base, made, claim))
+
+
+def _shares(rows: Mapping[str, Row], groups: list[Kind], claim: Claim) -> list[float]:
+    """The part of its stack's change that each kind keeps: its growth over that of the kind that grows most
+    there. A block is one of m_L times more, so what only the last one has, or what lies between two stages of
+    one stream, moves the output by 1/m_L of what it did."""
+    stacks = [rows[kind.names[0]].stack for kind in groups]
+    most: dict[str | None, float] = {}
+    for kind, stack in zip(groups, stacks, strict=True):
+        most[stack] = max(most.get(stack, 0.0), claim.growth(kind))
+    return [
+        1.0 if stack is None or most[stack] <= 1 else claim.growth(kind) / most[stack]
+        for kind, stack in zip(groups, stacks, strict=True)
+    ]
 
 
 def _added(sums: Sequence[Mapping[str, Sums]]) -> Mapping[str, Sums]:
@@ -369,6 +413,7 @@ def _row(
     claim: Claim,
     loudest: float,
     chancy: set[str | None],
+    share: float,
 ) -> ProofRow:
     names = kind.names
     first = rows[names[0]]
@@ -383,7 +428,7 @@ def _row(
         gradient=None,
         change=None,
         sgd=None,
-        wanted=high,
+        wanted=share * high,
         wanted_gradient=s * high,
         verdict="untested",
     )
@@ -399,7 +444,7 @@ def _row(
         entries=pool.entries,
         span=claim.span(names),
         scatter=scatter,
-        wanted=_nearest(pool.change, (low, high)),
+        wanted=_nearest(pool.change, (share * low, share * high)),
         wanted_gradient=s * _nearest(pool.gradient / s, (low, high)),
     )
     if chancy & {rows[n].branch for n in names}:
@@ -431,6 +476,12 @@ def _nearest(x: float, ends: tuple[float, float]) -> float:
 STEEP = (
     "single branches of the base make most of its stream at the start; the many that take the place of one "
     "in a deeper model go over the same way in small steps, and start otherwise"
+)
+
+
+UNLIKE = (
+    "the first or the last of the base's few blocks is unlike the others (a stream that is small before its "
+    "first norm); a deeper model has it once too, among more"
 )
 
 
