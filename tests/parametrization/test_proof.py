@@ -701,13 +701,14 @@ def test_complex_numbers_on_the_way_are_no_rows_of_a_pack():
 
 
 class LastHasOneMore(nn.Module):
-    """Blocks of which only the last one has a matrix of its own, and a matrix that all share."""
+    """Blocks of which only the last one has a matrix of its own and only the first no norm, and a matrix that
+    all share."""
 
     def __init__(self, width, depth):
         super().__init__()
         self.stem = nn.Linear(X.shape[1], width)
         self.blocks = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
-        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(depth))
+        self.norms = nn.ModuleList(nn.LayerNorm(width) if i else nn.Identity() for i in range(depth))
         self.last, self.shared = (nn.Linear(width, width, bias=False) for _ in range(2))
         self.head = nn.Linear(width, 10)
 
@@ -720,11 +721,12 @@ class LastHasOneMore(nn.Module):
 
 
 def test_what_one_block_has_moves_its_share_of_the_output():
-    rows = {row.kind: row for row in proven(LastHasOneMore, DEEP).proof}
+    rows = {row.kind: row for row in proven(LastHasOneMore, (64, 12), (64, 3)).proof}
     last, shared, block = (rows[f"{name}.weight"] for name in ("last", "shared", "blocks.#"))
     assert (last.wanted, block.wanted) == (0.25, 1.0) and shared.wanted >= 0.5
+    assert rows["norms.#.weight"].wanted == 11 / 2 / 4, "two of three blocks have a norm, then 11 of 12"
     assert {row.verdict for row in rows.values()} == {"good"}, "\n".join(map(str, rows.values()))
-    assert {row.wanted for row in proven(LastHasOneMore, WIDE).proof} == {1.0}
+    assert {row.wanted for row in proven(LastHasOneMore, (256, 3), (64, 3)).proof} == {1.0}
 
 
 class SmallBeforeItsFirstNorm(nn.Module):

@@ -311,17 +311,15 @@ def judged(
 
 
 def _shares(rows: Mapping[str, Row], groups: list[Kind], claim: Claim) -> list[float]:
-    """The part of its stack's change that each kind keeps: its growth over that of the kind that grows most
-    there. A block is one of m_L times more, so what only the last one has, or what lies between two stages of
-    one stream, moves the output by 1/m_L of what it did."""
-    stacks = [rows[kind.names[0]].stack for kind in groups]
-    most: dict[str | None, float] = {}
-    for kind, stack in zip(groups, stacks, strict=True):
-        most[stack] = max(most.get(stack, 0.0), claim.growth(kind))
-    return [
-        1.0 if stack is None or most[stack] <= 1 else claim.growth(kind) / most[stack]
-        for kind, stack in zip(groups, stacks, strict=True)
-    ]
+    """The part of its stack's change that each kind keeps: its growth over that of most kinds there. A block
+    is one of m_L times more, so what only the last one has, or what lies between two stages of one stream,
+    moves the output by 1/m_L of what it did; and what all but the first have, by more than it did."""
+    growths: dict[str | None, list[float]] = {}
+    for kind in groups:
+        growths.setdefault(rows[kind.names[0]].stack, []).append(claim.growth(kind))
+    usual = {k: 0.0 if k is None else statistics.median_high(found) for k, found in growths.items()}
+    stacks = ((kind, usual[rows[kind.names[0]].stack]) for kind in groups)
+    return [claim.growth(kind) / most if most > 1 else 1.0 for kind, most in stacks]
 
 
 def _added(sums: Sequence[Mapping[str, Sums]]) -> Mapping[str, Sums]:
