@@ -25,8 +25,8 @@ class Check:
     INCONCLUSIVE."""
 
     build: Positional[str]
-    """Your `build(width, depth) -> nn.Module`, as pkg.mod:function or file.py:function. Its module may have
-    `data` and `loss`."""
+    """Your `build(width, depth) -> nn.Module`, as pkg.mod:function or file.py:function; its module may have
+    `data` and `loss`. Or a model type of transformers: hf:gpt2, hf:llama, ..."""
     base_width: int
     """Width of the model you tuned; depths are measured at it."""
     base_depth: int
@@ -118,13 +118,15 @@ class Question:
 def validate(options: Check) -> Question:
     """Load what the options name; every fault at once."""
     from trimtab.runs.devices import device_fault
+    from trimtab.runs.tasks import HF
     from trimtab.runs.user_code import beside
     from trimtab.sweeps.store import Store
 
     problems: list[Fault | str] = []
     build = _load(options.build, problems)
-    data = _load(options.data, problems) if options.data else beside(options.build, "data") if build else None
-    loss = _load(options.loss, problems) if options.loss else beside(options.build, "loss") if build else None
+    own = build is not None and not options.build.startswith(HF)
+    data = _load(options.data, problems) if options.data else beside(options.build, "data") if own else None
+    loss = _load(options.loss, problems) if options.loss else beside(options.build, "loss") if own else None
     optimizer = _optimizer(options.optimizer, problems)
     made = None
     if build is not None and data is None and not options.data and not (options.loss and loss is None):
@@ -148,10 +150,10 @@ def validate(options: Check) -> Question:
 
 
 def _load(spec: str, problems: list[Fault | str]) -> Any:
-    from trimtab.runs.user_code import load
+    from trimtab.runs.tasks import find_builder
 
     try:
-        return load(spec)
+        return find_builder(spec)
     except InputError as error:
         problems.append(str(error))
         return None

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from trimtab.parametrization.result import Parametrization
 
+HF = "hf:"
+LARGE = 2**26  # numbers of a published model beyond which it is looked at without them
 WHY = {
     "input": "its fan-in does not grow: it takes data, tokens or positions in",
     "hidden": "it maps one growing dimension to another: update over fan-in",
@@ -38,10 +40,10 @@ class Explain:
     base_depth: int
     """Its depth."""
     build: Positional[Text] = None
-    """Your `build(width, depth) -> nn.Module`, as pkg.mod:function or file.py:function. Its module may have
-    an `example()`."""
+    """Your `build(width, depth) -> nn.Module`, as pkg.mod:function or file.py:function; its module may have
+    an `example()`. Or a model type of transformers: hf:gpt2, hf:llama, hf:vit, ..."""
     hf: Text = None
-    """Instead of build: a model type of transformers (gpt2, llama, vit, ...), from its configuration,
+    """The same as hf:... : a model type of transformers (gpt2, llama, vit, ...), from its configuration,
     offline."""
     scheme: str = "depth-mup"
     """sp, ntk, mup, depth-mup or completep."""
@@ -70,9 +72,9 @@ class Explain:
             problems.append("name one model: file.py:build (or pkg.mod:build), or --hf with a model type")
         if problems:
             raise faults("trimtab explain:", problems)
-        model, base, example, said = (
-            _build_published(self, self.hf) if self.hf is not None else _build_own(self)
-        )
+        family = self.hf or (self.build or "").removeprefix(HF)
+        published = self.hf is not None or family != self.build
+        model, base, example, said = _build_published(self, family) if published else _build_own(self)
         p = parametrize(model, base, scheme=self.scheme, example=example, apply=False)
         if said:
             print(said, file=sys.stderr if self.json else sys.stdout)
@@ -81,7 +83,8 @@ class Explain:
 
 
 def _build_published(options: Explain, family: str) -> tuple[nn.Module, nn.Module, Any, str]:
-    """A model of transformers at its size, on meta, its base, the inputs, and nothing to say."""
+    """A model of transformers at its size, on meta where it is large, its base, the inputs, and nothing to
+    say."""
     import torch
 
     from trimtab.runs.published import load_published
@@ -89,6 +92,8 @@ def _build_published(options: Explain, family: str) -> tuple[nn.Module, nn.Modul
 
     build, make = load_published(family)
     with torch.device("meta"):
+        model = build_model(build, options.width, options.depth)
+    if sum(p.numel() for p in model.parameters()) <= LARGE:
         model = build_model(build, options.width, options.depth)
     return model, build_model(build, options.base_width, options.base_depth), make(), ""
 

@@ -99,8 +99,7 @@ def run(setup: Setup, width: int, depth: int, seeds: int) -> Size:
                 shared = plan.on(model)
                 optimizers = [shared.optimizer(setup.optimizer, lr=setup.lr, **setup.hyper)]
             else:
-                made = setup.optimizer(model, width, depth)
-                optimizers = list(made) if isinstance(made, list | tuple) else [made]
+                optimizers = _set_up(setup.optimizer, model, width, depth)
                 _usable(optimizers, model, width, depth)
             if found is None:
                 rows, note = _wanted_rows(setup, model, shared)
@@ -113,6 +112,21 @@ def run(setup: Setup, width: int, depth: int, seeds: int) -> Size:
             found.trials.append(_train(setup, model, optimizers, found.survey, seed))
     assert found is not None
     return found
+
+
+def _set_up(optimizer: Callable[..., Any], model: nn.Module, width: int, depth: int) -> list[Any]:
+    """What the user's `(model, width, depth) -> optimizer` returns."""
+    try:
+        made = optimizer(model, width, depth)
+    except TrimtabError:
+        raise
+    except Exception as error:
+        name = getattr(optimizer, "__name__", "it")
+        raise InputError(
+            f"optimizer= must be a class in torch.optim, or a function (model, width, depth) -> optimizer: "
+            f"{name}(model, {width}, {depth}) raised {type(error).__name__}: {error}."
+        ) from error
+    return list(made) if isinstance(made, list | tuple) else [made]
 
 
 def _plan(setup: Setup, width: int, depth: int) -> Parametrization:

@@ -216,8 +216,20 @@ class Task:
     @functools.cached_property
     def flops(self) -> float:
         """Floating point operations of one training step: three forwards' worth of matrix products."""
+        losses: list[Any] = []
         with self.device.forked(), torch.no_grad():
-            return 3.0 * count_flops(lambda: self.evaluate(self.sample, self.cast(self.batch(0, 0))))
+            flops = count_flops(
+                lambda: losses.append(self.evaluate(self.sample, self.cast(self.batch(0, 0)))[0])
+            )
+        if not isinstance(losses[0], Tensor) or losses[0].numel() != 1:
+            found = (
+                f"a tensor of shape {tuple(losses[0].shape)}" if isinstance(losses[0], Tensor) else losses[0]
+            )
+            raise InputError(
+                f"the loss must be one number: {self.config.loss or 'the model'} gave {found}. Take the mean "
+                "over examples."
+            )
+        return 3.0 * flops
 
     # -- loss ------------------------------------------------------------------------------------------------
 

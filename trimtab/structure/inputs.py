@@ -27,11 +27,13 @@ MOST = 60  # forwards tried at most
 
 
 class Inferred(NamedTuple):
-    """Inputs that run, and what they are in words; where none did, `example` is None; see `tried`."""
+    """Inputs that run, and what they are in words; where none did, `example` is None; see `tried`, and
+    `halfway`: what ran through some of the models and how another failed on it."""
 
     example: Any
     words: str
     tried: tuple[str, ...] = ()
+    halfway: str = ""
 
 
 def infer(*models: nn.Module, batch: int = 2) -> Inferred:
@@ -43,15 +45,19 @@ def infer(*models: nn.Module, batch: int = 2) -> Inferred:
     'ids of shape (2, 16) below 65'
     """
     tried: dict[str, None] = {}
+    halfway = ""
     for example, words in candidates(models[0], batch):
         if words in tried:
             continue
         if len(tried) >= MOST:
             break
-        if all(_runs(model, example) for model in models):
+        failed = [_failure(model, example) for model in models]
+        if not any(failed):
             return Inferred(example, words)
         tried[words] = None
-    return Inferred(None, "", tuple(tried))
+        if not all(failed) and not halfway:
+            halfway = f"{words} run through one of the two models; the other {next(filter(None, failed))}"
+    return Inferred(None, "", tuple(tried), halfway)
 
 
 def candidates(model: nn.Module, batch: int = 2) -> Iterator[tuple[Any, str]]:
@@ -167,8 +173,8 @@ def _floats(kind: str, shape: tuple[int, ...], generator: torch.Generator) -> tu
     return torch.randn(shape, generator=generator), f"{kind} of shape {shape}"
 
 
-def _runs(model: nn.Module, example: Any) -> bool:
-    """Whether a forward runs and gives a float tensor."""
+def _failure(model: nn.Module, example: Any) -> str:
+    """Why a forward does not run or gives no float tensor, in words; empty where it does."""
     first = next((p for p in model.parameters() if p.is_floating_point()), None)
 
     def move(v: Any) -> Any:
@@ -180,9 +186,9 @@ def _runs(model: nn.Module, example: Any) -> bool:
     try:
         with untouched(model, training=False):
             out = model(*map(move, args), **{k: move(v) for k, v in kwargs.items()})
-    except Exception:  # another candidate may do
-        return False
-    return any(t.is_floating_point() for t in tensors_in(out))
+    except Exception as error:  # another candidate may do
+        return f"raised {type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
+    return "" if any(t.is_floating_point() for t in tensors_in(out)) else "returns no floating point tensor"
 
 
 def cure(name: str, inferred: Inferred, option: str, function: str) -> str:
@@ -194,6 +200,12 @@ def cure(name: str, inferred: Inferred, option: str, function: str) -> str:
         else ("it holds no embedding, convolution or linear layer that takes one input")
     )
     place = name.rpartition(":")[0]
+    if inferred.halfway:
+        return (
+            f"{name} must run at both sizes: {inferred.halfway}. Choose sizes that the model can have (a "
+            f"width that its heads divide), or, if these are no inputs for it, write {function} beside build "
+            f"in {place}, or pass {option} file.py:function"
+        )
     return (
         f"the inputs of {name} are needed and could not be inferred ({seen}): write {function} beside build "
         f"in {place}, or pass {option} file.py:function"

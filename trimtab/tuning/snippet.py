@@ -76,8 +76,8 @@ def _build(config: RunConfig) -> tuple[list[str], list[str]]:
         family = c.model.removeprefix(HF)
         source = open_task(c).source
         fields = options if source is None else fit_fields(family, source.shape, options)[0]
-        imports = ["from trimtab.runs.published import published"]
-        return [f"build, _ = published({family!r})", f"options = {fields!r}"], imports
+        imports = ["from trimtab.runs.published import load_published"]
+        return [f"build, _ = load_published({family!r})", f"options = {fields!r}"], imports
     if is_own(c.model):
         imports, name = _import(c.model)
         lines = [f"build = {name}"] if name != "build" else []
