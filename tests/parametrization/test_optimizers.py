@@ -4,6 +4,7 @@ import copy
 import math
 import random
 import re
+import warnings
 
 import pytest
 import torch
@@ -574,3 +575,41 @@ def test_absolute_rates_are_noticed_and_the_advice_works(name):
     else:
         assert "pass p.lrs(optimizer, x) in place of x" in str(raised.value)
         rates(p, optimizer, ABSOLUTE[name](optimizer, p.lrs(optimizer, 2e-4)))
+
+
+def test_a_fresh_model_in_the_place_of_the_rescaled_one_is_noticed():
+    build = CASES["pre-norm-mlp"].build
+    torch.manual_seed(0)
+    model = build(256, 8)
+    p = trimtab.parametrize(model, build(64, 2), example=X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        good = p.optimizer(torch.optim.AdamW, lr=1e-3)
+    p.check(good)
+    with pytest.warns(UserWarning, match="own draw.*p.on"):
+        fresh = p.optimizer(torch.optim.AdamW, lr=1e-3, model=build(256, 8))
+    with pytest.raises(OptimizerError, match="fresh instance"):
+        p.check(fresh)
+    for _ in range(3):  # a step or two later neither is what it was, and nobody is accused
+        model(X).square().sum().backward()
+        good.step()
+        p.check(good)
+    for module in model.modules():
+        if hasattr(module, "reset_parameters"):
+            module.reset_parameters()
+    with pytest.raises(OptimizerError, match="reset_parameters"):
+        p.check(good)
+    p = p.on(model)
+    p.check(p.optimizer(torch.optim.AdamW, lr=1e-3))
+
+
+def test_a_checkpoint_in_a_fresh_model_is_no_fresh_draw():
+    build = CASES["pre-norm-mlp"].build
+    torch.manual_seed(0)
+    model = build(256, 8)
+    p = trimtab.parametrize(model, build(64, 2), example=X)
+    saved, other = model.state_dict(), build(256, 8)
+    other.load_state_dict(saved)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        p.check(p.optimizer(torch.optim.AdamW, lr=1e-3, model=other))

@@ -756,3 +756,30 @@ def test_a_first_block_unlike_the_others_is_no_fault_of_the_plan():
     found = {row.kind: row for row in p.proof}
     assert found["blocks.#.bias"].verdict == "far from its limit" and "first" in found["blocks.#.bias"].cause
     assert not p.proof.wrong, "\n".join(map(str, p.proof))
+
+
+class Named(nn.Module):
+    """Blocks that have names in place of numbers."""
+
+    def __init__(self, width, depth):
+        super().__init__()
+        self.stem, self.head = nn.Linear(X.shape[1], width), nn.Linear(width, 10)
+        self.blocks = nn.ModuleDict(
+            {
+                f"block_{i}": nn.ModuleDict({"fc1": nn.Linear(width, width), "fc2": nn.Linear(width, width)})
+                for i in range(depth)
+            }
+        )
+
+    def forward(self, x):
+        h = self.stem(x)
+        for block in self.blocks.values():
+            h = h + block["fc2"](torch.relu(block["fc1"](h)))
+        return self.head(h)
+
+
+@pytest.mark.parametrize(("size", "base"), [(DEEP, BASE), (BASE, DEEP), ((64, 2), (256, 8))])
+def test_blocks_with_names_are_blocks(size, base):
+    p = proven(Named, size, base)
+    assert p.proof.verdict == "good" and len(p.proof) == 8, "\n".join(map(str, p.proof))
+    assert "blocks.block_#.fc1.weight" in {row.kind for row in p.proof}

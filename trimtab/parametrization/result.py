@@ -12,13 +12,14 @@ import copy
 import dataclasses
 import json
 import math
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from trimtab.errors import InputError, LawError, together
+from trimtab.errors import InputError, LawError, OptimizerError, together
 from trimtab.parametrization.comparison.meta_buffers import confirm
 from trimtab.parametrization.exports.record import Export, Settings
 from trimtab.parametrization.exports.tools import check_tool, write_export
@@ -37,6 +38,7 @@ from trimtab.parametrization.proof.verdicts import Proof
 from trimtab.parametrization.rules import Scheme
 from trimtab.parametrization.starts.base_draws import Draw
 from trimtab.parametrization.starts.init_measurement import measure
+from trimtab.parametrization.starts.own_draws import never_rescaled, rms
 from trimtab.parametrization.table import render, rich_table
 from trimtab.structure.proofs import scaled
 from trimtab.structure.trace import adjustable
@@ -45,6 +47,11 @@ FORMAT = 1
 COUPLED = (
     "coupled L2 inside a normalised optimizer keeps either its time scale or its balance with the gradient "
     "over size, not both; AdamW keeps lr x wd."
+)
+
+NEVER = (
+    "the model must start from the plan's numbers: {name} and all others that the plan rescales have the "
+    "size of the model's own draw (a fresh instance of it, or reset_parameters after parametrize)."
 )
 
 
@@ -92,6 +99,7 @@ class Parametrization:
         self._start: Start | None = None  # the pair of models that the plan was tried on
         self._tried: set[Any] = set()  # optimizer classes whose step was tried
         self._applied = False  # the model's numbers are those it trains from
+        self._own: dict[str, float] = {}  # rms of the draws that were rescaled, before
         self._carries: dict[Any, Carry] = {}  # of the optimizers whose groups were made
         self._exempt: set[str] = set()  # names that some groups do not decay, and names that some do
         self._decayed: set[str] = set()
@@ -210,6 +218,8 @@ class Parametrization:
             row = self.rows[name]
             if row.rescale not in (1.0, None):
                 wide = p.detach().to(torch.promote_types(p.dtype, torch.float32))
+                if name not in self._own:
+                    self._own[name] = rms(wide)
                 with torch.no_grad():
                     p.copy_(scaled(wide, row.rescale, row.offset))
 
@@ -359,6 +369,9 @@ class Parametrization:
         groups = self.groups(
             cls, lr, model=model, only=only, no_decay=no_decay, horizon=horizon, decay=decay, **hyper
         )
+        if name := never_rescaled(self.named_parameters(model), self.rows, self._own):
+            said = f"{NEVER.format(name=name)} Before training: p.on(model), or load a checkpoint."
+            warnings.warn(said, UserWarning, stacklevel=2)
         optimizer = cls(groups, lr=lr, **hyper)
         # Adagrad's state starts in units of g^2
         if hyper.get("initial_accumulator_value") and not self.scheme.identity:
@@ -451,7 +464,8 @@ class Parametrization:
         """Raise if a scheduler, a trainer or a reload has erased the factors.
 
         Rates may have moved, but together: lr / factor must be one number over all groups. At lr = 0 (the
-        first step of a warmup) `initial_lr` is compared.
+        first step of a warmup) `initial_lr` is compared. And the weights must not be a fresh draw that was
+        never rescaled (another instance of the model, or `reset_parameters`).
 
         Raises:
             OptimizerError: with the first groups that disagree.
@@ -462,6 +476,12 @@ class Parametrization:
         grouping.check_factors(optimizer, expected, undecayed)
         if (carry := self._carries.get(type(optimizer))) is not None:
             carry.check(optimizer)
+        names = self._names()
+        held = [q for group in optimizer.param_groups for q in group["params"] if id(q) in names]
+        if name := never_rescaled({names[id(q)]: q for q in held}, self.rows, self._own):
+            raise OptimizerError(
+                f"{NEVER.format(name=name)} Rescale it with p.on(model), and go on with the plan it returns."
+            )
 
     def _names(self) -> dict[int, str]:
         """The name of each parameter, by identity, of all the models this parametrization has met."""

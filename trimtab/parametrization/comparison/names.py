@@ -49,6 +49,43 @@ def loose_template(name: str) -> str:
     return re.sub(r"\d+", "#", name)
 
 
+def block_templates(shapes: Mapping[str, object]) -> dict[str, str]:
+    """Each name with its block numbers taken out, also where they are part of a name: modules side by side
+    whose names differ in a number, and which hold the same parameters in modules of their own.
+
+    Args:
+        shapes: {parameter: its shape}, all of a model.
+
+    >>> names = [f"b{i}.{part}.weight" for i in range(2) for part in ("ln", "fc1", "fc2")]
+    >>> list(block_templates(dict.fromkeys(names)).values())[:3]
+    ['b#.ln.weight', 'b#.fc1.weight', 'b#.fc2.weight']
+    """
+    held: dict[str, dict[str, object]] = {}
+    for name, shape in shapes.items():
+        parts = name.split(".")
+        for i in range(1, len(parts)):
+            held.setdefault(".".join(parts[:i]), {})[".".join(parts[i:])] = shape
+    side_by_side: dict[str, list[str]] = {}
+    for path, inside in held.items():
+        parent, _, last = path.rpartition(".")
+        if any("." in rest for rest in inside) and last != (like := loose_template(last)):
+            side_by_side.setdefault(f"{parent}.{like}", []).append(path)
+    numbered = {
+        path
+        for paths in side_by_side.values()
+        for path in paths
+        if any(other != path and held[other] == held[path] for other in paths)
+    }
+
+    def called(name: str) -> str:
+        parts = name.split(".")
+        paths = (".".join(parts[: i + 1]) for i in range(len(parts)))
+        kept = [loose_template(x) if path in numbered else x for path, x in zip(paths, parts, strict=True)]
+        return template(".".join(kept))
+
+    return {name: called(name) for name in shapes}
+
+
 def block(name: str) -> str | None:
     """The numbered block a parameter is in: its path up to the first number.
 

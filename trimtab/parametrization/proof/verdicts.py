@@ -22,7 +22,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, TypeAlias
 
-from trimtab.parametrization.comparison.names import template
+from trimtab.parametrization.comparison.names import block_templates, loose_template, template
 from trimtab.parametrization.parameters import Row
 from trimtab.parametrization.proof.backward import Sums
 
@@ -231,6 +231,7 @@ def kinds(
     grown: dict[str, list[str]] = {}
     for name in rows:
         grown.setdefault(twins[name], []).append(name)
+    like = {b: template(b) for b in grown} | block_templates(shapes)
 
     def signature(b: str) -> object:
         laws = {
@@ -240,7 +241,7 @@ def kinds(
         row = rows[grown[b][0]]
         # What counts is a stack's branches together: its first block may be called otherwise (a widening
         # one).
-        where = (template(b), shapes.get(b)) if row.stack is None else (row.stack, _suffix(b))
+        where = (like[b], shapes.get(b)) if row.stack is None else (row.stack, _suffix(like[b]))
         return where, frozenset(laws)
 
     found: dict[object, Kind] = {}
@@ -248,21 +249,33 @@ def kinds(
     for b, names in grown.items():
         kind = found.setdefault(signature(b), Kind({}, []))
         kind.grown[b] = names
-        called.setdefault((template(b), shapes.get(b)), kind)
+        called.setdefault((like[b], shapes.get(b)), kind)
     for b, shape in shapes.items():
-        kind = called.get((template(b), shape))
+        kind = called.get((like[b], shape))
         if b not in grown and kind is not None:
             kind.left.append(b)
     return list(found.values())
 
 
-def _suffix(name: str) -> str:
-    """A parameter's name inside its block.
+def _called(names: Sequence[str]) -> str:
+    """What the tensors of a kind are called together.
 
-    >>> _suffix("stages.0.blocks.3.conv1.weight")
-    'conv1.weight'
+    >>> _called(["h.0.fc.weight", "h.1.fc.weight"]), _called(["h.b0.fc.weight", "h.b1.fc.weight"])
+    ('h.#.fc.weight', 'h.b#.fc.weight')
     """
-    return template(name).rpartition("#.")[2]
+    if len(names) == 1:
+        return names[0]
+    one = template(names[0])
+    return one if any(template(n) == one for n in names[1:]) else loose_template(names[0])
+
+
+def _suffix(like: str) -> str:
+    """A parameter's name inside its block, from its template.
+
+    >>> _suffix("stages.#.blocks.#.conv1.weight"), _suffix("blocks.b#.conv1.weight")
+    ('conv1.weight', 'conv1.weight')
+    """
+    return like.rpartition("#.")[2]
 
 
 def judged(
@@ -418,7 +431,7 @@ def _row(
     s = math.sqrt(sum(rows[n].s ** 2 for n in names) / len(names))
     low, high = claim.range(names)
     row = ProofRow(
-        kind=template(names[0]) if len(names) > 1 else names[0],
+        kind=_called(names),
         role=first.role,
         place=first.place,
         count=len(names),
