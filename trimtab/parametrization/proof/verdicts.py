@@ -260,13 +260,13 @@ def kinds(
 def _called(names: Sequence[str]) -> str:
     """What the tensors of a kind are called together.
 
-    >>> _called(["h.0.fc.weight", "h.1.fc.weight"]), _called(["h.b0.fc.weight", "h.b1.fc.weight"])
-    ('h.#.fc.weight', 'h.b#.fc.weight')
+    >>> _called(["h.0.fc1.weight", "h.1.fc1.weight"]), _called(["h.b0.fc1.weight", "h.b1.fc1.weight"])
+    ('h.#.fc1.weight', 'h.b#.fc1.weight')
     """
     if len(names) == 1:
         return names[0]
-    one = template(names[0])
-    return one if any(template(n) == one for n in names[1:]) else loose_template(names[0])
+    pairs = zip(names[0].split("."), names[1].split("."), strict=False)
+    return template(".".join(a if a == b else loose_template(a) for a, b in pairs))
 
 
 def _suffix(like: str) -> str:

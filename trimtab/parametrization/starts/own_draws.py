@@ -27,7 +27,7 @@ MOST = 24  # tensors looked at, so that it costs nothing
 def rms(x: Tensor) -> float:
     """Root mean square, in double precision.
 
-    >>> rms(torch.tensor([3.0, 4.0, 0.0, 0.0]))
+    >>> rms(Tensor([3.0, 4.0, 0.0, 0.0]))
     2.5
     """
     return float(x.detach().double().square().mean().sqrt())
