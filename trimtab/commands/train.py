@@ -31,7 +31,8 @@ class Train:
     """Train one run, described by a TOML file. Ctrl-C and the same command again: it goes on where it was."""
 
     config: Positional[str]
-    """run.toml: the fields of trimtab.runs.config.RunConfig."""
+    """run.toml: what `[run]` of a sweep holds (`trimtab new` shows every key), with width, depth, lr, seed
+    and scheme beside it: docs/sweeps.md, "One run"."""
     checkpoint: Text = None
     """Where to keep the run while it lasts; default: beside the file, as run.checkpoint."""
     out: Text = None

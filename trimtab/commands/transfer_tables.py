@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -40,11 +41,13 @@ def details(
         failures += [Text(f"- {n}.") for n in dict.fromkeys(n for t in by.values() for n in t.notes)]
         parts += failures
         lead = mine[over]
+        if lead.verdict == "cannot tell" and (line := _apart(lead)):
+            parts.append(Text(f"- {line}", style="dim"))
         if lead.rules:
             parts.append(rules_table(lead))
         if lead.critical is not None:
             parts.append(Text(f"- Critical batch: {lead.critical.status}; {noise(scale)}."))
-        if lead.cost.ratio == lead.cost.ratio:
+        if lead.cost.ratio == lead.cost.ratio and lead.optima[over].max() > lead.base:
             parts.append(
                 Text(
                     f"- Tuning at {over} {lead.base:g} saves: the same runs at {over} "
@@ -156,9 +159,26 @@ def noise(scale: Mapping[str, Any] | None) -> str:
     )
 
 
+def _apart(t: Transfer) -> str:
+    """Why the drift is not the slope through the optima above it, where it is clearly not."""
+    inside = t.optima[t.optima["status"] == "inside"]
+    if len(inside) < 2 or t.axis != "log2" or t.drift.slope != t.drift.slope:
+        return ""
+    x, y = (np.log2(inside[name].to_numpy(float)) for name in (t.over, "optimum"))
+    through = float(np.polyfit(x, y, 1)[0])
+    if abs(through - t.drift.slope) < 0.1:
+        return ""
+    return (
+        f"The drift ({t.drift.slope:+.2f}) is fitted to all sizes at once, with one shape of curve and the "
+        f"seeds paired; a line through the optima in the table has {through:+.2f}. Where they differ the "
+        "runs say little: look at the interval."
+    )
+
+
 def _regret(row: Mapping[str, Any]) -> str:
     if row["status"] != "measured":
-        return "does not train" if row["status"] == "unstable" else "-"
+        unknown = "?" if row["status"] == "the best is beyond the grid" else "-"
+        return "does not train" if row["status"] == "unstable" else unknown
     high = number(row["high"], 2)
     return f"under {high}" if row["low"] < 0.1 * row["high"] else f"{number(row['low'], 2)} to {high}"
 

@@ -411,6 +411,8 @@ def _regret(line: SizeLine, size: float, at: Size, fits: Mapping[float, OptimumF
         found, status = (math.inf,) * 3, "unstable"
     elif len(runs) and x > runs["x"].max() and math.isfinite(at.wall):
         found, status = (math.nan,) * 3, "at the edge of stability"
+    elif mine.status == "beyond the grid":
+        found, status = (math.nan,) * 3, "the best is beyond the grid"
     else:
         found = excess(mine, x, *at.columns(line.sign)[:2])
         status = "measured" if math.isfinite(found[0]) else "outside what was tried"
