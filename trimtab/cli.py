@@ -53,7 +53,10 @@ INTERRUPTED = 130
 CLOSED_PIPE = 141  # what a shell reports of a program that SIGPIPE ended: `trimtab ... | head` is no verdict
 # What pip installs for a module, where that is not its own name.
 HF, IMAGES = "'trimtab[hf]'", "'trimtab[images]'"
-CORE = ("tyro", "rich", "pydantic", "pandas", "scipy", "plotly", "jinja2", "sklearn", "numpy", "torch")
+CORE = (
+    *("tyro", "rich", "pydantic", "pandas", "scipy", "plotly", "jinja2", "sklearn", "platformdirs"),
+    *("numpy", "torch"),
+)
 PACKAGES = {"sklearn": "scikit-learn", "PIL": IMAGES, "transformers": HF, "accelerate": HF}
 
 

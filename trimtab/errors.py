@@ -8,7 +8,8 @@ A check that can find several faults collects them as `Fault` records; their tex
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +56,24 @@ class InputError(TrimtabError, ValueError):
 
     def __reduce__(self) -> tuple[object, ...]:  # exceptions are pickled by their text alone
         return type(self), (str(self), self.faults, self.suggestion)
+
+
+@contextmanager
+def calling(what: str) -> Generator[None]:
+    """Around a call of the user's own function: what it raises is said with its name; refusals pass.
+
+    >>> with calling("build(8, 2)"):
+    ...     raise KeyError("width")
+    Traceback (most recent call last):
+        ...
+    trimtab.errors.InputError: build(8, 2) raised KeyError: 'width'.
+    """
+    try:
+        yield
+    except TrimtabError:
+        raise
+    except Exception as error:
+        raise InputError(f"{what} raised {type(error).__name__}: {error}.") from error
 
 
 Proposal = Mapping[str, Any]  # what a user could pass as overrides=

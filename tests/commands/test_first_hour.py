@@ -463,7 +463,7 @@ def test_help_shows_what_to_write(kind, capsys):
     assert "None" not in capsys.readouterr().out
 
 
-OURS = ("tyro", "rich", "pydantic", "pandas", "scipy", "plotly", "jinja2", "sklearn")
+OURS = ("tyro", "rich", "pydantic", "pandas", "scipy", "plotly", "jinja2", "sklearn", "platformdirs")
 
 
 @pytest.mark.parametrize("kind", cli.COMMANDS)
@@ -473,7 +473,7 @@ def test_with_torch_alone_every_command_says_what_to_install(kind, tmp_path):
     said = process.communicate(timeout=120)[1]
     assert process.returncode == 2 and said.startswith("trimtab: this command needs tyro")
     assert (
-        "pip install tyro rich pydantic pandas scipy plotly jinja2 scikit-learn" in said
+        "pip install tyro rich pydantic pandas scipy plotly jinja2 scikit-learn platformdirs" in said
         and "Traceback" not in said
     )
 
@@ -484,6 +484,7 @@ NEEDS = {
     "scipy": ["check", "own.py:build", "--base-width", "8", "--base-depth", "1"],
     "pydantic": ["train", "run.toml"],
     "sklearn": ["train", "run.toml"],
+    "platformdirs": ["data", "list"],
     "jinja2": ["report", "a.db"],
     "transformers": [
         "explain",

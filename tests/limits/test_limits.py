@@ -11,7 +11,8 @@ import pytest
 from trimtab import cli
 from trimtab.data.opening import open_data
 from trimtab.errors import InputError
-from trimtab.limits.approach import approach, optimum
+from trimtab.limits.approach import approach
+from trimtab.limits.best_rates import optimum
 from trimtab.limits.powerlaws import amplitudes, fit_power
 from trimtab.reporting.content import page_content
 from trimtab.sweeps.store import Store

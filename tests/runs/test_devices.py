@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from trimtab.errors import InputError
-from trimtab.runs import devices, fleet, fleet_rule, tasks
+from trimtab.runs import devices, fleet, fleet_graph, fleet_rule, tasks
 from trimtab.runs.checkpoints import BytesKeeper
 from trimtab.runs.config import RunConfig
 from trimtab.runs.devices import OutOfMemory
@@ -197,7 +197,8 @@ def test_a_step_on_a_device_looks_at_no_number(hollow):
 
 
 def test_a_fleets_step_on_a_device_looks_at_no_number(hollow, monkeypatch):
-    monkeypatch.setattr(fleet, "_equal_rows", lambda stacked: stacked.is_meta)  # the one look, at the start
+    # the one look, at the start
+    monkeypatch.setattr(fleet_graph, "_equal_rows", lambda stacked: stacked.is_meta)
     started = fleet.Fleet(
         [SMALL.replace(device="cuda", lr=lr, clip=1.0, schedule="cosine", fleet=16) for lr in (0.1, 0.2)]
     )

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from trimtab.errors import InputError
-from trimtab.runs import fleet
+from trimtab.runs import fleet, fleet_graph
 from trimtab.runs.config import RunConfig
 from trimtab.runs.fleet_rule import Choice, choose
 from trimtab.runs.training import Interrupted, run
@@ -100,9 +100,9 @@ def test_members_must_share_what_a_fleet_shares():
 
 
 def test_rows_that_see_each_other_are_refused(monkeypatch):
-    real = fleet.plain
+    real = fleet_graph.plain
     monkeypatch.setattr(
-        fleet, "plain", lambda graph: lambda *a: real(graph)(*a) * torch.linspace(1, 1.0001, fleet.ROWS)
+        fleet_graph, "plain", lambda graph: lambda *a: real(graph)(*a) * torch.linspace(1, 1.0001, fleet.ROWS)
     )
     with pytest.raises(InputError, match="equal rows .* fleet = 1"):
         fleet.run([BASE])

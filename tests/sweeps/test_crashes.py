@@ -452,7 +452,7 @@ def test_a_cell_that_kills_its_worker_is_given_up(tmp_path):
 
 
 def test_an_older_schema_is_migrated_and_a_newer_refused(tmp_path):
-    from trimtab.sweeps import store as module
+    from trimtab.sweeps import database as module
 
     path = tmp_path / "old.db"
     db = sqlite3.connect(path)

@@ -14,7 +14,8 @@ import sys
 import pytest
 from crashing import GATED, finish, gone, kill, results, same, start, until, write
 
-from trimtab.sweeps.store import Store, _sha, name_of
+from trimtab.sweeps.seals import name_of, seal
+from trimtab.sweeps.store import Store
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -147,7 +148,7 @@ def test_a_store_of_another_version_is_read_and_not_run_into(tmp_path):
     )
     name = name_of(old)
     store._db.execute("UPDATE curves SET cell = ? WHERE cell = ?", (name, cell))
-    sha = _sha(name, state, result, None, data)
+    sha = seal(name, state, result, None, data)
     store._db.execute("UPDATE cells SET cell = ?, config = ?, sha = ? WHERE cell = ?", (name, old, sha, cell))
     assert store.versions() == {1: 1} and not store.check()
     store.close()

@@ -19,7 +19,7 @@ from trimtab.errors import InputError, TrimtabError, faults
 if TYPE_CHECKING:
     import numpy as np
 
-    from trimtab.limits.approach import Limit as Answer
+    from trimtab.limits.results import Limit as Answer
 
 EXIT = {"converges": 0, "contradicts": 1, "cannot tell": 3}
 TEXT = (
@@ -143,7 +143,8 @@ def measure(options: Limit, asked: Question) -> Answer:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from trimtab.limits.approach import approach, optimum
+    from trimtab.limits.approach import approach
+    from trimtab.limits.best_rates import optimum
 
     quiet = options.json or not sys.stderr.isatty()
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
@@ -178,7 +179,7 @@ def measure(options: Limit, asked: Question) -> Answer:
 
 def write_page(options: Limit, path: str, found: Answer, content: dict[str, Any]) -> None:
     """The section as a page of its own."""
-    from trimtab.limits.approach import sentence
+    from trimtab.limits.results import sentence
     from trimtab.reporting import page as pages
 
     page = pages.render_section(

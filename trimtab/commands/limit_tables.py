@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from trimtab.limits.approach import Limit, sentence
+from trimtab.limits.results import Limit, sentence
 
 COLOUR = {
     "converges": "green",

@@ -24,9 +24,10 @@ from trimtab.coordinates.expectations import yardstick
 from trimtab.coordinates.profiles import lines
 from trimtab.coordinates.trials import Setup, Size, build_model, inputs_of, run, to_device
 from trimtab.coordinates.verdicts import Check, decide
-from trimtab.errors import InputError, TrimtabError, faults
+from trimtab.errors import InputError, calling, faults
 from trimtab.parametrization.rules import Scheme, as_scheme
 from trimtab.runs.devices import find
+from trimtab.runs.losses import as_batch
 
 
 def check(
@@ -173,20 +174,9 @@ def _grows(sizes: Sequence[Size], axis: str) -> None:
 
 
 def _batch(data: Callable[[int], Any], step: int) -> Any:
-    try:
-        batch = data(step)
-    except TrimtabError:
-        raise
-    except Exception as error:
-        raise InputError(f"data(step={step}) raised {type(error).__name__}: {error}.") from error
-    if isinstance(batch, Mapping):
-        return dict(batch)
-    if isinstance(batch, list | tuple) and len(batch) == 2:
-        return tuple(batch)
-    raise InputError(
-        f"data(step) must return a dict or (inputs, target): data({step}) returned "
-        f"{type(batch).__name__}{f' of {len(batch)}' if isinstance(batch, list | tuple) else ''}."
-    )
+    with calling(f"data(step={step})"):
+        made = data(step)
+    return as_batch(made, "data(step)")
 
 
 def _problems(

@@ -10,6 +10,7 @@ as it is.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -398,35 +399,13 @@ def _rates(sizes: Sequence[Size], axis: str, x: np.ndarray) -> list[Line]:
         if len(rates) < len(sizes):
             continue
         carries = _multiplier_carried_by(_slope(x, folds), names[0][0], sizes)
-        found.append(
-            Line(
-                module,
-                "lr",
-                axis,
-                x,
-                np.asarray(rates)[:, None, None],
-                exact(_slope(x, wanted)),
-                0,
-                role,
-                place,
-                carries,
-                given=True,
-            )
+        line = functools.partial(
+            Line, module=module, axis=axis, x=x, judged=0, role=role, place=place, given=True
         )
+        y, asked = np.asarray(rates)[:, None, None], exact(_slope(x, wanted))
+        found.append(line(quantity="lr", y=y, expected=asked, carries=carries))
         kinds = {family(cls, flags).decay for cls, flags in sizes[0].trials[0].optimizers}
         if min(decays) > 0 and "coupled" not in kinds:
-            found.append(
-                Line(
-                    module,
-                    "lr x decay",
-                    axis,
-                    x,
-                    _log(np.asarray(decays))[:, None, None],
-                    exact(0.0),
-                    0,
-                    role,
-                    place,
-                    given=True,
-                )
-            )
+            y = _log(np.asarray(decays))[:, None, None]
+            found.append(line(quantity="lr x decay", y=y, expected=exact(0.0)))
     return found

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from trimtab.coordinates.expectations import yardstick
 from trimtab.coordinates.watching import Sampler, Survey, look, output_of, survey
-from trimtab.errors import InputError, StructureError, TrimtabError
+from trimtab.errors import InputError, StructureError, TrimtabError, calling
 from trimtab.parametrization.optimizers.laws import family
 from trimtab.parametrization.planning import of_draws, parametrize
 from trimtab.parametrization.result import Parametrization
@@ -310,15 +310,8 @@ def _loss(setup: Setup, model: nn.Module, batch: Any) -> Tensor:
     args, kwargs = as_call(inputs_of(batch))
     out = model(*args, **kwargs)
     if setup.loss is not None:
-        try:
+        with calling(f"loss(output, {'batch' if isinstance(batch, Mapping) else 'target'})"):
             value = setup.loss(out, batch if isinstance(batch, Mapping) else batch[1])
-        except TrimtabError:
-            raise
-        except Exception as error:
-            raise InputError(
-                f"loss(output, {'batch' if isinstance(batch, Mapping) else 'target'}) raised "
-                f"{type(error).__name__}: {error}."
-            ) from error
     else:
         value = cross_entropy(out if isinstance(batch, Mapping) else output_of(out), batch)
     if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import platformdirs
+
 from trimtab.errors import InputError
 from trimtab.files import find_file, folders
 
@@ -27,8 +29,7 @@ def root() -> Path:
     named = os.environ.get(VARIABLE)
     if named:
         return Path(named).expanduser()
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "trimtab" / "data"
+    return platformdirs.user_cache_path("trimtab", appauthor=False) / "data"
 
 
 def find(folder: str | None, default: str, what: str, where_from: str) -> Path:

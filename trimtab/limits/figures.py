@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from trimtab.limits.approach import Limit, Optimum
     from trimtab.limits.powerlaws import Rate
+    from trimtab.limits.results import Limit, Optimum
 
 Figure = dict[str, Any]
 COLOURS = (

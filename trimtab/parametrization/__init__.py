@@ -5,7 +5,7 @@ arguments), `comparison/`
 (what each parameter is), `rules` (what each role gets: pure arithmetic), `folds/` (attention, tied heads,
 constants),
 `parameters` (the rows of the table), `starts/` (the law the weights were drawn from), `result`
-(`Parametrization`),
+(`Parametrization`), `saving` (as JSON),
 `optimizers/` (groups, clipping, an optimizer's law), `horizons/` (batch, length, decay, multipliers per
 role), `exports/` (other tools' words), `mup_projects` (projects on microsoft/mup), `proof/` (tried by one
 step), `table` and `notes` (what is printed).

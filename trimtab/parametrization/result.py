@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import json
 import math
 import warnings
 from collections.abc import Iterator, Mapping
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from trimtab.errors import InputError, LawError, OptimizerError, together
+from trimtab.parametrization import saving
 from trimtab.parametrization.comparison.meta_buffers import confirm
 from trimtab.parametrization.exports.record import Export, Settings
 from trimtab.parametrization.exports.tools import check_tool, write_export
@@ -31,7 +31,7 @@ from trimtab.parametrization.optimizers.clipping import clip
 from trimtab.parametrization.optimizers.groups import Factors, NoDecay, Only
 from trimtab.parametrization.optimizers.laws import default, family, law_of
 from trimtab.parametrization.optimizers.wrapped import parameters_inside
-from trimtab.parametrization.parameters import Branch, Row, row_from
+from trimtab.parametrization.parameters import Branch, Row
 from trimtab.parametrization.proof import trial as proofs
 from trimtab.parametrization.proof.starting import Start
 from trimtab.parametrization.proof.verdicts import Proof
@@ -43,7 +43,6 @@ from trimtab.parametrization.table import render, rich_table
 from trimtab.structure.proofs import scaled
 from trimtab.structure.trace import adjustable
 
-FORMAT = 1
 COUPLED = (
     "coupled L2 inside a normalised optimizer keeps either its time scale or its balance with the gradient "
     "over size, not both; AdamW keeps lr x wd."
@@ -516,64 +515,13 @@ class Parametrization:
 
     def to_json(self) -> str:
         """Everything a resume needs, to be kept with a checkpoint."""
-        data = dict(
-            format=FORMAT,
-            scheme=dataclasses.asdict(self.scheme),
-            gamma0=self.gamma0,
-            width=self.width,
-            depth=self.depth,
-            branches=[dataclasses.asdict(b) for b in self.branches],
-            rows=[dataclasses.asdict(r) for r in self.rows.values()],
-            aliases=self._aliases,
-            notes=self.notes,
-            horizon=None if self.horizon is None else self.horizon.to_dict(),
-            decay=dataclasses.asdict(self.decay),
-        )
-        return json.dumps(data)
+        return saving.to_json(self, self._aliases)
 
     @classmethod
     def from_json(cls, text: str) -> Parametrization:
         """A parametrization as it was saved. It has no model: pass `model=` to `groups` and the rest."""
-        try:
-            data = json.loads(text)
-            if data["format"] != FORMAT:
-                raise InputError(
-                    f"format must be {FORMAT}: got {data['format']!r}. "
-                    "Read it with the version of trimtab that wrote it."
-                )
-            branches = [
-                b | {"tail": tuple(b["tail"]), "parameters": tuple(b["parameters"])} for b in data["branches"]
-            ]
-            return cls(
-                rows={r["name"]: row_from(r) for r in data["rows"]},
-                branches=[Branch(**b) for b in branches],
-                depth=data["depth"],
-                scheme=Scheme(**data["scheme"]),
-                gamma0=data["gamma0"],
-                width=data["width"],
-                notes=list(data["notes"]),
-                aliases=dict(data["aliases"]),
-                horizon=None if data.get("horizon") is None else Horizon.from_dict(data["horizon"]),
-                decay=Decay(**data["decay"]) if "decay" in data else "product",
-            )
-        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
-            raise InputError(
-                f"the text must be what Parametrization.to_json wrote: {type(error).__name__}: {error}."
-            ) from error
+        return cls(**saving.from_json(text))
 
     def differences(self, other: Parametrization) -> list[str]:
         """What a resume would change: one line for each number that differs, none when all agree."""
-        found = []
-        for key in ("scheme", "gamma0", "depth", "horizon", "decay"):
-            if getattr(self, key) != getattr(other, key):
-                found.append(f"{key}: {getattr(self, key)} here, {getattr(other, key)} there")
-        for name in self.rows.keys() ^ other.rows.keys():
-            found.append(f"{name}: only {'here' if name in self.rows else 'there'}")
-        for name in self.rows.keys() & other.rows.keys():
-            a, b = self.rows[name], other.rows[name]
-            for key in ("role", "place", "shape", "init", "u", "s", "override", "multipliers"):
-                x, y = getattr(a, key), getattr(b, key)
-                same = math.isclose(x, y, rel_tol=1e-9) if isinstance(x, float) else x == y
-                if not same:
-                    found.append(f"{name}.{key}: {x} here, {y} there")
-        return sorted(found)
+        return saving.differences(self, other)

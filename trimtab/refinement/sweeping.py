@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trimtab.errors import InputError
+from trimtab.errors import InputError, faults
 from trimtab.files import looking_in
 from trimtab.runs.config import RunConfig
 from trimtab.sweeps import driver, grid, placement
@@ -59,11 +59,9 @@ def sweep(
         )
     if engine != "local":
         raise InputError(f"engine: an adaptive sweep runs on 'local' in this version, got {engine!r}.")
-    if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
-        raise InputError(f"workers: must be >= 1: got {workers!r}.")
-    if store is None and not isinstance(config, str | Path):
-        raise InputError("store: name the SQLite file of a sweep that is not read from a file.")
-    place = Path(store) if store is not None else Path(config).with_suffix(".db")  # type: ignore[arg-type]
+    if problems := driver.call_faults(config, store, workers):
+        raise faults("trimtab sweep:", problems)
+    place = driver.store_path(config, store)
     made = placement.settle(made, what=str(config) if isinstance(config, str | Path) else "the sweep")
     from trimtab.refinement.walk import Walk  # with the statistics, for which a grid need not wait
 

@@ -7,52 +7,33 @@ members,
     theta (rows, D),    losses = vmap(loss)(theta, batches),    d(sum of losses)/d theta,    one optimizer
     step for all,
 
-with the vmapped forward recorded once as a plain graph of tensor operations. The number of rows is the same
-from the first
-step to the last and on every resume: short fleets are padded, members that diverge stay where they are with a
-rate of 0. So every kernel sees the same shapes in any company, row m of every operation reads row m alone,
-and a member's numbers are bitwise the same whoever else is there. Before the first step this is tried: equal
-rows must give equal bits.
+with the forward recorded once (`fleet_graph`) and one optimizer over rows (`row_optimizer`). The number of
+rows is the same from the first step to the last and on every resume: short fleets are padded, members that
+diverge stay where they are with a rate of 0. So every kernel sees the same shapes in any company, row m of
+every operation reads row m alone, and a member's numbers are bitwise the same whoever else is there.
 """
 
 from __future__ import annotations
 
 import copy
-import json
-import math
 import time
-import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import functional_call
 
-from trimtab.errors import InputError
-from trimtab.runs import devices, training
-from trimtab.runs.carrying import carried
+from trimtab.runs import devices, fleet_graph, training
 from trimtab.runs.checkpoints import Keeper, keeper
-from trimtab.runs.config import RunConfig, decay, rate
+from trimtab.runs.config import RunConfig
+from trimtab.runs.fleet_members import ROWS, refuse_unlike, rows_of
 from trimtab.runs.loggers import replay
 from trimtab.runs.results import RunResult, conclude, has_diverged
-from trimtab.runs.tasks import SHARED, Task, open_task, prepare
+from trimtab.runs.row_optimizer import MOMENTS, RowOptimizer
+from trimtab.runs.tasks import Task, prepare
 from trimtab.runs.training import Interrupted, Run, evaluate_model, settled
-from trimtab.torch_internals import UNSAFE_VIEW, make_fx
-
-# rows come in multiples: vectorised loops then have no remainder, which scalar code would round differently
-ROWS = 16
-SLOTS = 16  # members of a fleet where nothing else is said
-OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
-MOMENTS = {"sgd": 1, "adam": 2, "adamw": 2}
-TOGETHER = (SHARED - {"gamma0", "roles"}) | {
-    "optimizer",
-    "steps",
-    "eval_every",
-    "compile",
-    "fleet",
-}  # what all members have alike
 
 
 def run(
@@ -96,7 +77,7 @@ def no_room(configs: list[RunConfig]) -> devices.OutOfMemory:
     slots = largest_fit(configs)
     if slots == 0:
         return training.no_room(c)
-    rows = len(_rows(1, c.fleet))
+    rows = len(rows_of(1, c.fleet))
     return devices.OutOfMemory(
         f"a fleet must fit into its device's memory: {rows} rows of {c.model} (width {c.width}, depth "
         f"{c.depth}, batches of {c.batch_size}) do not fit into that of "
@@ -108,7 +89,7 @@ def no_room(configs: list[RunConfig]) -> devices.OutOfMemory:
 def largest_fit(configs: list[RunConfig]) -> int:
     """The most slots, by halves, of which a step and an evaluation fit; 1: a run alone; 0: not even that."""
     c = settled(configs[0])
-    device, slots = devices.find(c.device), len(_rows(1, c.fleet)) // 2
+    device, slots = devices.find(c.device), len(rows_of(1, c.fleet)) // 2
     while slots >= ROWS:
         slots = slots // ROWS * ROWS
         if _fits(device, lambda n=slots: _try_fleet(c.replace(fleet=n))):
@@ -142,20 +123,19 @@ class Fleet:
 
     def __init__(self, configs: Sequence[RunConfig], checkpoint: Path | str | Keeper | None = None):
         self.configs = [settled(c) for c in configs]
-        _alike(self.configs)
+        refuse_unlike(self.configs)
         self.tasks: list[Task] = [prepare(c) for c in self.configs]
         self.task = self.tasks[0]
         self.device = self.task.device
         self.keeper = keeper(checkpoint)
         begun = [s.begin(c.seed) for s, c in zip(self.tasks, self.configs, strict=True)]
         models, self.plans = [model.train() for model, _ in begun], [plan for _, plan in begun]
-        self.skeleton = copy.deepcopy(models[0]).to(
-            "meta"
-        )  # meta: a parameter that were not handed over would be noticed
+        # meta: a parameter that were not handed over would be noticed
+        self.skeleton = copy.deepcopy(models[0]).to("meta")
         trained = {name: p for name, p in models[0].named_parameters() if p.requires_grad}
         self.names, self.shapes = list(trained), [p.shape for p in trained.values()]
         self.sizes = [shape.numel() for shape in self.shapes]
-        self.rows = _rows(len(models), self.configs[0].fleet)
+        self.rows = rows_of(len(models), self.configs[0].fleet)
         named = [dict(m.named_parameters()) for m in models]
         flat = [torch.cat([held[n].detach().flatten() for n in self.names]) for held in named]
         self.theta = torch.stack([flat[m] for m in self.rows])
@@ -164,7 +144,7 @@ class Fleet:
             for m in models
         ]
         self.fixed = {n: torch.stack([rest[m][n] for m in self.rows]) for n in rest[0]}
-        self.twins, self.sample = _twins(models[0]), models[0]
+        self.twins, self.sample = fleet_graph.twins(models[0]), models[0]
         self.moments = [torch.zeros_like(self.theta) for _ in range(MOMENTS[self.configs[0].optimizer])]
         self.losses: list[list[float]] = [[] for _ in models]
         self.pending: list[Tensor] = []  # losses of all rows that wait on a device to be looked at
@@ -174,65 +154,31 @@ class Fleet:
             state, self.said = self.keeper.load()
             if state is not None and state["configs"] == [c.hash for c in self.configs]:
                 self._restore(state)
-        self._numbers()
+        self.optimizer = self._optimizer()
+        self.parts = self._parts(self.theta)
         self.graph = self._record(self._batch(0))
 
-    def _numbers(self) -> None:
-        """Rates, decays and the rest as columns over rows."""
-        moved = [carried(c) for c in self.configs]
-        members = [moved[m] for m in self.rows]
-        cls, factors = OPTIMIZERS[members[0].optimizer], {}
-        kinds = [_kind(c) for c in members]  # members of a kind have the same factors
-        for c, m, kind in zip(members, self.rows, kinds, strict=True):
-            if kind not in factors:
-                plan = self.plans[m]
-                found = plan.factors(
-                    cls, momentum=c.momentum, nesterov=c.nesterov, weight_decay=c.weight_decay
-                )
-                clip = [1.0 if plan.scheme.identity else plan[n].u / plan[n].s for n in self.names]
-                factors[kind] = {
-                    key: self._spread([found[n][key] for n in self.names])
-                    for key in ("lr", "weight_decay", "eps")
-                }
-                factors[kind]["clip"] = self._spread(clip)
-
-        def over(key: str) -> Tensor:
-            return torch.stack([factors[kind][key] for kind in kinds])
-
-        def column(values: Iterable[float], dtype: torch.dtype = self.theta.dtype) -> Tensor:
-            return torch.tensor(list(values), dtype=dtype, device=self.theta.device)[:, None]
-
-        self.lr = over("lr") * column(c.lr for c in members)
-        self.decay = over("weight_decay") * column(c.weight_decay for c in members)
-        self.eps = over("eps") * column(c.eps for c in members)
-        self.momentum, self.heavy = column(c.momentum for c in members), any(c.momentum for c in members)
-        self.betas = [
-            column((c.betas[i] for c in members), torch.float64) for i in (0, 1)
-        ]  # 1 - b2 in float32 would be off by 3e-5
-        self.nesterov = column((c.nesterov for c in members), torch.bool)
-        self.clip_weight = over("clip") if any(c.clip is not None for c in members) else None
-        self.clip = column(math.inf if c.clip is None else c.clip for c in members)
-        self.scheduled = any(
-            c.schedule != "constant" or c.warmup or c.decay_schedule != "constant" for c in members
+    def _optimizer(self) -> RowOptimizer:
+        """Every row's numbers; members that diverged before a resume stay where they are."""
+        made = RowOptimizer(
+            self.theta,
+            self.moments,
+            configs=[self.configs[m] for m in self.rows],
+            plans=[self.plans[m] for m in self.rows],
+            sizes=dict(zip(self.names, self.sizes, strict=True)),
+            device=self.device,
         )
-        self.decayed = any(c.weight_decay for c in members)
         for row, member in enumerate(self.rows):
             if self._lost(member):
-                self.lr[row] = 0.0
-        self.parts = self._parts(self.theta)
+                made.freeze(row)
+        return made
 
     def _parts(self, theta: Tensor) -> list[Tensor]:
         """Views of the stacked weights as the parameters they are, each with a gradient of its own."""
         split = zip(theta.split(self.sizes, 1), self.shapes, strict=True)
         return [part.detach().view(len(self.rows), *shape).requires_grad_() for part, shape in split]
 
-    def _spread(self, values: list[float]) -> Tensor:
-        numbers = torch.tensor(values, dtype=self.theta.dtype, device=self.theta.device)
-        sizes = torch.tensor(self.sizes, device=self.theta.device)
-        return numbers.repeat_interleave(sizes, output_size=sum(self.sizes))
-
-    # -- training
-    # --------------------------------------------------------------------------------------------------------
+    # -- training ------------------------------------------------------------------------------------------
 
     def go(
         self,
@@ -323,43 +269,12 @@ class Fleet:
         for member, value in seen:
             self.losses[member].append(value)
             if self._lost(member):
-                self.lr[member] = 0.0  # members come first: row m is member m
+                self.optimizer.freeze(member)  # members come first: row m is member m
         return [value for member, value in seen if not self._lost(member)]
 
     def _descend(self, step: int, losses: Tensor) -> None:
         gradients = torch.autograd.grad(losses.sum(), self.parts)
-        self._update(step, torch.cat([g.reshape(len(self.rows), -1) for g in gradients], 1))
-
-    @torch.no_grad()
-    def _update(self, step: int, g: Tensor) -> None:
-        """torch.optim's formulas over rows; `g` is (rows, D)."""
-        lr, wd = self.lr, self.decay
-        if self.scheduled:
-            members = [self.configs[m] for m in self.rows]
-            rates = [[rate(step, c) for c in members], [decay(step, c) for c in members]]
-            r, d = self.device.move(torch.tensor(rates, dtype=lr.dtype))
-            lr, wd = lr * r[:, None], wd * d[:, None]
-        if self.clip_weight is not None:
-            norm = (self.clip_weight * g * g).sum(1, keepdim=True).sqrt()
-            g = g * torch.clamp(self.clip / (norm + 1e-6), max=1.0)
-        kind, theta = self.configs[0].optimizer, self.theta
-        if kind == "adamw":
-            theta.mul_(1 - lr * wd)
-        elif self.decayed:
-            g = g + wd * theta
-        if kind == "sgd":
-            if self.heavy:
-                held = self.moments[0].mul_(self.momentum).add_(g)
-                g = torch.where(self.nesterov, g + self.momentum * held, held)
-            theta.sub_(lr * g)
-            return
-        b1, b2 = self.betas
-        first, second = self.moments
-        t, exact = step + 1, lambda column: column.to(theta.dtype)
-        first.lerp_(g, exact(1 - b1))
-        second.mul_(exact(b2)).add_(exact(1 - b2) * g * g)
-        scale = (second.sqrt() * exact((1 - b2**t).rsqrt())).add_(self.eps)
-        theta.sub_(lr * exact(1 / (1 - b1**t)) * first / scale)
+        self.optimizer.step(step, torch.cat([g.reshape(len(self.rows), -1) for g in gradients], 1))
 
     def _batch(self, step: int) -> tuple[Tensor, Tensor]:
         """(inputs, targets) with a row for each row; every seed's batch is made once."""
@@ -372,7 +287,7 @@ class Fleet:
         return torch.stack([b[0] for b in batches]), torch.stack([b[1] for b in batches])
 
     def _record(self, batch: tuple[Tensor, Tensor]) -> Callable[..., Tensor]:
-        """The vmapped forward as a plain graph for this number of rows, tried on equal rows."""
+        """The forward of all rows, as a graph."""
         held = list(self.fixed)
 
         def one(parts: list[Tensor], fixed: list[Tensor], x: Tensor, y: Tensor) -> Tensor:
@@ -381,28 +296,8 @@ class Fleet:
             output = functional_call(self.skeleton, given | tied, (x,))
             return self.task.loss(output, (x, y))
 
-        parts = self._parts(
-            _first(self.theta)
-        )  # strided like the real ones: the graph is recorded for their strides
-        fixed, same = (
-            [_first(v) for v in self.fixed.values()],
-            [_first(b) for b in batch],
-        )  # running statistics move here: copies
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # operations without a batching rule run row by row: slower, with the same numbers
-            graph = plain(make_fx(vmap(one))([p.detach() for p in parts], fixed, *same))
-        losses = graph(parts, fixed, *same)
-        gradients = torch.autograd.grad(losses.sum(), parts)
-        if not all(_equal_rows(t.detach()) for t in (losses, *gradients, *fixed)):
-            raise InputError(
-                f"equal rows of a fleet must give equal bits: with {len(self.rows)} rows of "
-                f"{self.configs[0].model} (width "
-                f"{self.configs[0].width}, depth {self.configs[0].depth}) they do not on this machine's "
-                "kernels. Pass fleet = 1."
-            )
-        return graph
+        equal = self._parts(fleet_graph.equal(self.theta))  # strided like the real ones
+        return fleet_graph.record(one, equal, list(self.fixed.values()), batch, self.configs[0])
 
     # -- results ---------------------------------------------------------------------------------------------
 
@@ -456,91 +351,3 @@ class Fleet:
         self.losses = [x.tolist() for x in state["losses"]]
         self.tests = [[tuple(t) for t in tests] for tests in state["tests"]]
         self.step_done, self.seconds = state["step"], state["seconds"]
-
-
-def _kind(config: RunConfig) -> str:
-    """What the factors of a size depend on."""
-    return json.dumps([config.gamma0, config.roles], sort_keys=True)
-
-
-def _rows(members: int, slots: int) -> list[int]:
-    """Which member each row is: the members in order, then the first again up to a multiple of ROWS.
-
-    >>> _rows(3, 16)
-    [0, 1, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
-    """
-    slots = SLOTS if slots == 1 else slots
-    if members > slots:
-        raise InputError(f"a fleet of {slots} slots holds at most {slots} members: got {members}.")
-    return [*range(members), *[0] * (ROWS * -(-slots // ROWS) - members)]
-
-
-def _first(stacked: Tensor) -> Tensor:
-    """As many rows, each a copy of the first."""
-    return stacked[:1].expand(stacked.shape).clone()
-
-
-def _equal_rows(stacked: Tensor) -> bool:
-    """Whether every row has the bits of the first; rows that are not a number count as equal."""
-    return bool(((stacked == stacked[:1]) | (stacked.isnan() & stacked[:1].isnan())).all())
-
-
-def plain(graph: Any) -> Callable[..., Tensor]:
-    """A recorded graph without the reshapes that change nothing; they are a third of its calls."""
-    idle = {
-        torch.ops.aten.expand.default,
-        torch.ops.aten.view.default,
-        UNSAFE_VIEW,
-        torch.ops.aten.reshape.default,
-    }
-    for node in list(graph.graph.nodes):
-        if node.op == "call_function" and node.target in idle:
-            source = node.args[0]
-            before, after = (n.meta.get("tensor_meta") or n.meta.get("val") for n in (source, node))
-            if before is not None and after is not None and tuple(before.shape) == tuple(after.shape):
-                node.replace_all_uses_with(source)
-                graph.graph.erase_node(node)
-    graph.recompile()
-    return graph
-
-
-def _twins(model: nn.Module) -> dict[str, str]:
-    """{further name of a tied tensor: the name it goes by}; moving a module to meta unties them."""
-    first = {id(v): n for n, v in (*model.named_parameters(), *model.named_buffers())}
-    every = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
-    return {n: first[id(v)] for n, v in every if n != first[id(v)]}
-
-
-def _alike(configs: list[RunConfig]) -> None:
-    """Refuse members that do not share what a fleet shares."""
-    if not configs:
-        raise InputError("a fleet needs at least one configuration.")
-    first = configs[0]
-    for c in configs[1:]:
-        fields = [key for key in RunConfig.model_fields if key in TOGETHER]
-        different = [key for key in fields if getattr(c, key) != getattr(first, key)]
-        if different:
-            raise InputError(
-                "the members of a fleet differ in numbers only (lr, momentum, decay, clip, gamma0, roles, "
-                f"seed): {', '.join(different)} differ."
-            )
-    reason = hindrance(configs[0])
-    if reason:
-        raise InputError(f"a fleet cannot train this: {reason}. Train them one by one (fleet = 1).")
-
-
-def hindrance(config: RunConfig) -> str:
-    """Why runs like this one cannot train as a fleet; "" where they can."""
-    if config.optimizer not in OPTIMIZERS:
-        return f"it steps {', '.join(OPTIMIZERS)} only, not {config.optimizer}"
-    if config.dtype == "bfloat16":
-        return "it trains in float32 or float64, not in bfloat16"
-    if config.compile:
-        return "it records its own graph and does not compile"
-    made = open_task(config)
-    batch = made.batch(0, 0)
-    if isinstance(batch, dict) or not all(isinstance(part, Tensor) for part in batch):
-        return "it needs batches of one input tensor and one target tensor"
-    if made.random:
-        return "the forward draws random numbers (dropout), which each run draws from its own seed"
-    return ""

@@ -18,6 +18,7 @@ from typing import Literal
 from trimtab.runs import catalogue, fleet
 from trimtab.runs.config import RunConfig
 from trimtab.runs.devices import is_out_of_memory
+from trimtab.runs.fleet_members import SLOTS, hindrance
 from trimtab.runs.tasks import open_task
 from trimtab.runs.training import Run
 
@@ -50,12 +51,12 @@ def choose(config: RunConfig, wanted: int | Literal["auto"] = "auto") -> Choice:
     """
     if wanted == 1:
         return Choice(1)
-    reason = fleet.hindrance(config)
+    reason = hindrance(config)
     if reason:
         return Choice(1, reason)
     if wanted == "auto" and _large(config):
         return Choice(1)
-    slots = fleet.SLOTS if wanted == "auto" else wanted
+    slots = SLOTS if wanted == "auto" else wanted
     if any(name is not None and catalogue.is_own(name) for name in (config.model, config.data, config.loss)):
         reason = rehearsal(config.replace(fleet=slots))
         if reason:

@@ -34,6 +34,21 @@ def forward(model: Callable[..., Any], batch: Batch) -> Any:
     return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
 
 
+def as_batch(made: Any, maker: str) -> Batch:
+    """What a user's data function returned, as a batch; `maker`: what an error calls the function.
+
+    >>> as_batch([1, 2], "data(step)"), as_batch({"x": 1}, "data(step)")
+    ((1, 2), {'x': 1})
+    """
+    if isinstance(made, Mapping):
+        return dict(made)
+    several = isinstance(made, list | tuple)
+    if several and len(made) == 2:
+        return tuple(made)
+    seen = f"{type(made).__name__}{f' of {len(made)}' if several else ''}"
+    raise InputError(f"{maker} must return a dict of the model's arguments or (inputs, target): got {seen}.")
+
+
 def length(batch: Batch) -> int:
     """Examples in a batch."""
     values = batch.values() if isinstance(batch, dict) else [batch[1]]

@@ -26,7 +26,7 @@ from trimtab.parametrization.result import Parametrization
 from trimtab.runs import devices
 from trimtab.runs.catalogue import is_own
 from trimtab.runs.config import RunConfig, batch_fault
-from trimtab.runs.losses import Batch, cross_entropy, forward, length, mse
+from trimtab.runs.losses import Batch, as_batch, cross_entropy, forward, length, mse
 from trimtab.runs.published import fit_fields, load_published
 from trimtab.runs.user_code import beside, build_model, by_split, load
 from trimtab.torch_internals import count_flops
@@ -128,15 +128,8 @@ class Task:
 
     def _call(self, split: str, seed: int, step: int) -> Batch:
         assert self._function is not None
-        batch = self._function(split, seed, step, **self.config.data_options)
-        if isinstance(batch, Mapping):
-            return dict(batch)
-        if isinstance(batch, list | tuple) and len(batch) == 2:
-            return tuple(batch)
-        raise InputError(
-            f"{self.config.data} must return (inputs, target) or a dict of the model's arguments: got "
-            f"{type(batch).__name__}."
-        )
+        made = self._function(split, seed, step, **self.config.data_options)
+        return as_batch(made, str(self.config.data))
 
     # -- model -----------------------------------------------------------------------------------------------
 

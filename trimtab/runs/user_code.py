@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from trimtab.errors import InputError, TrimtabError
+from trimtab.errors import InputError, calling
 from trimtab.files import find_file, folders
 
 
@@ -104,14 +104,8 @@ def build_model(
     problem = _signature_fault(build, width, depth, name, options)
     if problem:
         raise InputError(problem)
-    try:
+    with calling(f"{name}(width={width}, depth={depth})"):
         model = build(width, depth, **options)
-    except TrimtabError:
-        raise
-    except Exception as error:
-        raise InputError(
-            f"{name}(width={width}, depth={depth}) raised {type(error).__name__}: {error}."
-        ) from error
     torch = sys.modules.get("torch")  # not imported here: configurations are read without it
     if torch is None or not isinstance(model, torch.nn.Module):
         what = "None: end it with `return model`" if model is None else type(model).__name__

@@ -223,13 +223,8 @@ def _readouts(network: Branches) -> dict[str, frozenset[str]]:
 
 def _added_to(flow: Flow, use: Use) -> list[int]:
     """The values an elementwise parameter is added to, views looked through."""
-    if use.kind != "elementwise" or use.node < 0:
-        return []
-    node = flow.trace.nodes[use.node]
-    if node.name in operations.CONVOLUTIONS:
-        return [node.outputs[0]]
     values: list[int] = []
-    for i in node.inputs if node.name == "add" else ():
+    for i in flow.added_to(use):
         values.append(i)
         while (p := flow.trace.producer(i)) is not None and p.name in operations.LINEAR:
             i = p.inputs[0]

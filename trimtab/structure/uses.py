@@ -67,6 +67,15 @@ class Flow:
     def activations_into(self, node: Node) -> list[int]:
         return [i for i in node.inputs if self.act[i]]
 
+    def added_to(self, use: Use) -> list[int]:
+        """The values an elementwise use is added to: all inputs of its add, or what its convolution makes."""
+        if use.kind != "elementwise" or use.node < 0:
+            return []
+        node = self.trace.nodes[use.node]
+        if node.name in operations.CONVOLUTIONS:
+            return [node.outputs[0]]
+        return list(node.inputs) if node.name == "add" else []
+
     def params_between(self, source: int, branch: int) -> set[str]:
         """Parameters used on a way from one value to another."""
         nodes = self.trace.nodes

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trimtab.errors import InputError
+from trimtab.errors import InputError, faults
 from trimtab.files import looking_in
 from trimtab.runs.arithmetic import arithmetic, environment
 from trimtab.runs.config import VERSION
@@ -31,13 +31,14 @@ from trimtab.runs.devices import device_fault
 from trimtab.runs.user_code import sources
 from trimtab.sweeps import grid, placement
 from trimtab.sweeps.attempts import NO_SPACE
+from trimtab.sweeps.database import StoreError
 from trimtab.sweeps.engines.choice import choose_engine
 from trimtab.sweeps.engines.job import Engine, Job, Stopped
 from trimtab.sweeps.engines.local import Local
 from trimtab.sweeps.grid import SweepConfig
 from trimtab.sweeps.owners import alive, new_owner
 from trimtab.sweeps.repair import open_for_work
-from trimtab.sweeps.store import Store, StoreError
+from trimtab.sweeps.store import Store
 from trimtab.sweeps.units import choose_slots, cost, group
 from trimtab.sweeps.worker import folder_of
 
@@ -80,23 +81,40 @@ def sweep(
     """
     problems: list[str] = []
     chosen = choose_engine(engine, address, problems)
-    if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
-        problems.append(f"workers: must be >= 1: got {workers!r}")
-    if store is None and not isinstance(config, str | Path):
-        problems.append("store: name the SQLite file of a sweep that is not read from a file")
+    problems += call_faults(config, store, workers)
     if problems or chosen is None:
-        raise InputError("\n".join(["trimtab sweep:", *(f"  - {p}" for p in problems)]))
+        raise faults("trimtab sweep:", problems)
     made = grid.read(config)
     if made.search is not None:
         raise InputError("search: this runs whole grids; trimtab.sweep(...) runs an adaptive sweep.")
     text = Path(config).read_text() if isinstance(config, str | Path) else None
     what = str(config) if isinstance(config, str | Path) else "the sweep"
     made = placement.settle(made, remote=engine == "ray" and address != "local", what=what)
-    place = Path(store) if store is not None else Path(config).with_suffix(".db")  # type: ignore[arg-type]
-    if not place.parent.is_dir():
-        raise InputError(f"the store's folder must exist: there is no {place.parent.resolve()}.")
+    place = store_path(config, store)
     with looking_in(made.folder):
         return Driver(made, place, workers, threads, text, progress, engine=chosen).go()
+
+
+def call_faults(config: Any, store: str | Path | None, workers: Any) -> list[str]:
+    """What is wrong with the arguments of a sweep that are not in its file.
+
+    >>> call_faults("sweep.toml", None, 0)
+    ['workers: must be >= 1: got 0']
+    """
+    found = []
+    if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
+        found.append(f"workers: must be >= 1: got {workers!r}")
+    if store is None and not isinstance(config, str | Path):
+        found.append("store: name the SQLite file of a sweep that is not read from a file")
+    return found
+
+
+def store_path(config: Any, store: str | Path | None) -> Path:
+    """The store's file: by default beside the sweep's, as sweep.db."""
+    place = Path(store) if store is not None else Path(config).with_suffix(".db")
+    if not place.parent.is_dir():
+        raise InputError(f"the store's folder must exist: there is no {place.parent.resolve()}.")
+    return place
 
 
 class Driver:

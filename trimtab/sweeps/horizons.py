@@ -19,6 +19,7 @@ from trimtab.errors import Fault, InputError
 from trimtab.parametrization.horizons.rules import RULES, as_rule
 from trimtab.runs import catalogue
 from trimtab.runs.config import RunConfig
+from trimtab.runs.toml import WHOLE, are_whole, is_whole
 
 KEYS = ("batches", "tokens")
 BASE = ("width", "depth", "batch", "tokens")
@@ -64,7 +65,7 @@ def split_base(base: Any, found: list[Fault]) -> tuple[Any, dict[str, int]]:
     if not isinstance(base, Mapping):
         return base, {}
     wrong = [key for key in base if key not in BASE]
-    numbers = all(_whole(value) for value in base.values())
+    numbers = all(is_whole(value) for value in base.values())
     if wrong or not numbers or "width" not in base or "depth" not in base:
         found.append(Fault("base", TABLE, repr(dict(base))))
         return None, {}
@@ -95,10 +96,8 @@ def read_lengths(
         return None
     before = len(found)
     for key in asked:
-        values = c[key]
-        whole = isinstance(values, list | tuple) and values and all(_whole(v) for v in values)
-        if not whole or len(set(values)) != len(values):
-            found.append(Fault(key, "must be a list of whole numbers >= 1, none twice", repr(values)))
+        if not are_whole(c[key]):
+            found.append(Fault(key, WHOLE, repr(c[key])))
     taken = [key for key in ("batch_size", "steps", "warmup") if key in axes]
     found += [
         Fault(f"axes.{key}", "is filled in by batches and tokens; keep one of the two") for key in taken
@@ -113,7 +112,7 @@ def read_lengths(
     defaults = RunConfig.model_fields
     batch = given.get("batch", run.get("batch_size", defaults["batch_size"].default))
     steps = run.get("steps", defaults["steps"].default)
-    if len(found) > before or not _whole(batch) or not _whole(steps):
+    if len(found) > before or not is_whole(batch) or not is_whole(steps):
         return None
     length = given.get("tokens", batch * steps)
     made = Lengths(tuple(c.get("batches", [batch])), tuple(c.get("tokens", [length])), batch, length, rule)
@@ -190,7 +189,3 @@ def fields_of(point: Point, run: Mapping[str, Any], lengths: Lengths | None) -> 
 
 def _pairs(lengths: Lengths) -> list[tuple[int, int]]:
     return list(itertools.product(lengths.batches, lengths.tokens))
-
-
-def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**31

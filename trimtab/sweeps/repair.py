@@ -11,7 +11,9 @@ import os
 from pathlib import Path
 
 from trimtab.errors import InputError
-from trimtab.sweeps.store import HEADER, Damage, Store, StoreError, intact
+from trimtab.sweeps.database import HEADER, StoreError, copy_of
+from trimtab.sweeps.seals import Damage, intact
+from trimtab.sweeps.store import Store
 
 
 def open_for_work(path: str | Path) -> tuple[Store, list[str]]:
@@ -39,7 +41,7 @@ def open_for_work(path: str | Path) -> tuple[Store, list[str]]:
         store.close()
     aside = _set_aside(place)
     said = [f"the store {place} is damaged ({wrong[0]}); it was set aside as {aside.name}."]
-    copy = _copy_of(place)
+    copy = copy_of(place)
     if not _is_whole(copy):
         said.append("There is no whole copy of it: the sweep begins anew.")
         return Store(place, create=True), said
@@ -51,14 +53,10 @@ def open_for_work(path: str | Path) -> tuple[Store, list[str]]:
     return store, said
 
 
-def _copy_of(place: Path) -> Path:
-    return place.with_name(place.name + ".copy")
-
-
 def _set_aside(place: Path) -> Path:
     """Rename a damaged store, so that nothing is lost; a file that never was a store is left alone."""
     with place.open("rb") as file:
-        if not _copy_of(place).exists() and file.read(len(HEADER)) != HEADER:  # somebody's notes
+        if not copy_of(place).exists() and file.read(len(HEADER)) != HEADER:  # somebody's notes
             raise InputError(
                 f"{place} is there and is no store: it is not replaced. Name another file as the store."
             )

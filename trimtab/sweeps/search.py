@@ -6,7 +6,6 @@ adaptive = true       the grid's values are a lattice: a few are run first, furt
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -15,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from trimtab.errors import Fault
 from trimtab.runs import catalogue
 from trimtab.runs.config import field_fault
+from trimtab.runs.toml import is_number
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Whole = Annotated[int, Field(ge=1, lt=2**31, strict=True)]
@@ -81,7 +81,7 @@ optimum_octaves, drift_octaves, seeds, beyond
     if hp not in axes:
         known = ", ".join(axes) or "none"
         found.append(Fault("search.hp", f"must be an axis of numbers; the axes are {known}", repr(hp)))
-    elif len({v for v in axes[hp] if _number(v)}) < max(FEWEST, len(axes[hp])):
+    elif len({v for v in axes[hp] if is_number(v)}) < max(FEWEST, len(axes[hp])):
         law = f"a lattice to search has at least {FEWEST} different numbers"
         found.append(Fault(f"axes.{hp}", law, repr(list(axes[hp]))))
     if given.get("metric") == "test_loss" and run.get("eval_examples") == 0:
@@ -91,7 +91,7 @@ optimum_octaves, drift_octaves, seeds, beyond
 
 def axis_of_search(axes: Mapping[str, tuple[Any, ...]]) -> str | None:
     """The axis that is refined unless the file names one: lr, or the only one of numbers."""
-    numeric = [key for key, values in axes.items() if all(map(_number, values))]
+    numeric = [key for key, values in axes.items() if all(map(is_number, values))]
     return "lr" if "lr" in numeric else numeric[0] if len(numeric) == 1 else None
 
 
@@ -100,7 +100,3 @@ def _fault(problem: Mapping[str, Any]) -> Fault:
     if problem["type"] == "extra_forbidden":
         return catalogue.unknown("search", place[-1], AdaptiveSearch.model_fields, own=False, kind="key")
     return field_fault({**problem, "loc": ("search", *problem["loc"])})
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,81 +1,36 @@
-"""The truth of a sweep: one SQLite file (WAL, synchronous FULL). No torch.
+"""The truth of a sweep: its cells, who works on them, and what they gave, in one SQLite file. No torch.
 
     waiting --claim (lease, token + 1)--> running --finish (same token)--> done | diverged | failed
        ^------------ lease over, or released ------'
 
 A claim takes a *unit*: one cell, or all cells of a fleet. A result is accepted once, from whoever holds the
 newest token; a worker that was frozen and comes back too late is refused. Each row carries a SHA-256 of what
-it says, checked whenever
-it is read: a flipped bit is never a number in a report.
+it says (`seals`), checked whenever it is read: a flipped bit is never a number in a report. How the file is
+opened, written and copied is in `database`; how its cells become a table in `cell_table`.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from trimtab.errors import InputError, TrimtabError
-from trimtab.files import json_ready, replacing, write_text
-from trimtab.runs.results import OUTCOMES
+from trimtab.files import json_ready, write_text
+from trimtab.sweeps.cell_table import table
+from trimtab.sweeps.database import Database, StoreError
+from trimtab.sweeps.seals import STATES, Damage, intact, pack_curves, seal, unpack_curves
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
-APPLICATION = 0x7472696D  # "trim"
-HEADER = b"SQLite format 3\0"
-STATES = ("waiting", "running", "done", "diverged", "failed")
 LEASE = 30.0  # seconds a claim lasts without a heartbeat
 CRASHES = 10  # times a unit may kill its worker before it is given up
-
-MIGRATIONS = (
-    """
-    CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
-    CREATE TABLE cells (
-        id INTEGER PRIMARY KEY, cell TEXT NOT NULL UNIQUE, label TEXT NOT NULL, config TEXT NOT NULL,
-        unit TEXT NOT NULL, fleet INTEGER NOT NULL, cost REAL NOT NULL,
-        state TEXT NOT NULL, owner TEXT, token INTEGER NOT NULL DEFAULT 0, lease REAL,
-        attempts INTEGER NOT NULL DEFAULT 0, accepted INTEGER NOT NULL DEFAULT 0,
-        result TEXT, error TEXT, sha TEXT
-    );
-    CREATE INDEX cells_next ON cells (state, attempts, cost DESC, id);
-    CREATE INDEX cells_unit ON cells (unit);
-    CREATE TABLE curves (cell TEXT PRIMARY KEY, data BLOB NOT NULL);
-    """,
-    """
-    CREATE TABLE attachments (
-        id INTEGER PRIMARY KEY, kind TEXT NOT NULL, content TEXT NOT NULL, sha TEXT NOT NULL
-    );
-    """,
-    "ALTER TABLE cells ADD COLUMN steps INTEGER NOT NULL DEFAULT 0;",  # made so far by the run under way
-)
-
-
-class StoreError(TrimtabError):
-    """The store's file cannot be read or written as it should; `full`: for want of space, so that the same
-    call resumes."""
-
-    full = False
-
-
-@dataclass(frozen=True)
-class Damage:
-    """One place where a store is not what was written: "file", "structure" or "cell", and in words."""
-
-    place: str
-    text: str
-
-    def __str__(self) -> str:
-        return self.text
 
 
 @dataclass(frozen=True)
@@ -90,7 +45,7 @@ class Claim:
     attempts: int
 
 
-class Store:
+class Store(Database):
     """A sweep's file.
 
     Args:
@@ -107,91 +62,9 @@ class Store:
     (1, 0.5)
     """
 
-    def __init__(self, path: str | Path, *, create: bool = False):
-        self.path = Path(path)
-        self.said: list[str] = []
-        if not self.path.exists() and not create:
-            raise InputError(
-                f"there is no store at {self.path}. `trimtab sweep sweep.toml` makes one beside the file."
-            )
-        if self.path.exists() and not self.path.is_file():
-            raise InputError(f"a store is a file: {self.path} is not.")
-        try:
-            self._db = sqlite3.connect(self.path, timeout=60.0, isolation_level=None, check_same_thread=False)
-            if self.path.stat().st_size == 0 and not create:
-                raise InputError(f"{self.path} is empty: it is no store.")
-            self._open()
-        except sqlite3.DatabaseError as error:
-            raise self._fault(error, "opened") from error
-
     open = classmethod(lambda cls, path: cls(path))  # type: ignore[assignment]
 
-    def _open(self) -> None:
-        version = self._db.execute("PRAGMA user_version").fetchone()[0]
-        application = self._db.execute("PRAGMA application_id").fetchone()[0]
-        tables = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        if tables and application != APPLICATION:
-            raise InputError(f"{self.path} is a database, but not a sweep's store.")
-        if version > len(MIGRATIONS):
-            raise InputError(
-                f"{self.path} was written by a newer trimtab (schema {version}, this one knows "
-                f"{len(MIGRATIONS)}). Update trimtab."
-            )
-        self._db.execute("PRAGMA synchronous = FULL")
-        if version < len(MIGRATIONS):
-            self._db.execute("PRAGMA journal_mode = WAL")
-            with self._writing():
-                version = self._db.execute("PRAGMA user_version").fetchone()[
-                    0
-                ]  # another process may have been first
-                for step in range(version, len(MIGRATIONS)):
-                    for statement in filter(str.strip, MIGRATIONS[step].split(";")):
-                        self._db.execute(statement)
-                self._db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
-                self._db.execute(f"PRAGMA application_id = {APPLICATION}")
-
-    def _fault(self, error: sqlite3.Error, done: str) -> StoreError:
-        hint = (
-            "Free some space and run the same command again: what was finished is safe."
-            if "full" in str(error) or "I/O" in str(error)
-            else "See `trimtab doctor`."
-        )
-        if "not a database" in str(error) and not self.copy_path.exists():
-            hint = "Name the file that `trimtab sweep` wrote."
-        elif "malformed" in str(error) or "not a database" in str(error):
-            hint = (
-                "Its bytes have changed. `trimtab sweep` again puts the copy beside it back, if there is one."
-            )
-        fault = StoreError(f"the store {self.path} could not be {done}: {error}. {hint}")
-        fault.full = "full" in str(error) or "I/O" in str(error)
-        return fault
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """One transaction, taken at once so that two writers never deadlock; undone whole on any error."""
-        try:
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise
-        except sqlite3.Error as error:
-            raise self._fault(error, "written") from error
-
-    def _read(self, query: str, *values: Any) -> list[Any]:
-        try:
-            return self._db.execute(query, values).fetchall()
-        except sqlite3.Error as error:
-            raise self._fault(error, "read") from error
-
-    def close(self) -> None:
-        self._db.close()
-
-    # -- the grid
-    # --------------------------------------------------------------------------------------------------------
+    # -- the grid --------------------------------------------------------------------------------------------
 
     def add(self, cells: Iterable[tuple[str, str, dict[str, Any], str, bool, float]]) -> int:
         """Add cells that are not there yet; returns how many were new.
@@ -381,7 +254,7 @@ class Store:
                 changed = self._db.execute(
                     "UPDATE cells SET state = ?, result = ?, error = ?, sha = ?, owner = NULL, lease = "
                     "NULL, accepted = accepted + 1 WHERE cell = ? AND token = ? AND state = 'running'",
-                    (state, text, error, _sha(cell, state, text, error, data), cell, tokens[cell]),
+                    (state, text, error, seal(cell, state, text, error, data), cell, tokens[cell]),
                 ).rowcount
                 if changed and data is not None:
                     self._db.execute("INSERT OR REPLACE INTO curves VALUES (?, ?)", (cell, data))
@@ -393,7 +266,7 @@ class Store:
             "SELECT cell, error FROM cells WHERE state = 'failed' AND sha IS NULL"
         ).fetchall():
             self._db.execute(
-                "UPDATE cells SET sha = ? WHERE cell = ?", (_sha(cell, "failed", None, error, None), cell)
+                "UPDATE cells SET sha = ? WHERE cell = ?", (seal(cell, "failed", None, error, None), cell)
             )
 
     def retry(self, states: Iterable[str]) -> int:
@@ -494,8 +367,6 @@ class Store:
         Raises:
             StoreError: a row does not match its SHA-256, or SQLite finds the file broken.
         """
-        import pandas as pd
-
         wrong = self.check()
         if wrong:
             raise StoreError(
@@ -503,37 +374,7 @@ class Store:
                 f"{wrong[0]}{f' and {len(wrong) - 1} more faults' if len(wrong) > 1 else ''}. `trimtab "
                 "sweep` again mends it."
             )
-        rows = []
-        for cell, label, state, config, result, error in self._read(
-            "SELECT cell, label, state, config, result, error FROM cells ORDER BY id"
-        ):
-            row: dict[str, Any] = {"cell": cell, "label": label, "state": state}
-            for key, value in json.loads(config).items():
-                if key == "roles":
-                    row |= {f"{key}.{r}.{k}": v for r, table in value.items() for k, v in table.items()}
-                elif isinstance(value, dict):
-                    row |= {f"{key}.{k}": v for k, v in value.items()}
-                elif key == "base":
-                    row |= {
-                        "base_width": value[0] if value else None,
-                        "base_depth": value[1] if value else None,
-                    }
-                else:
-                    row[key] = value
-            held = json.loads(result) if result else {}
-            row |= {key: held.get(key) for key in OUTCOMES} | {"error": error}
-            rows.append(row)
-        frame = pd.DataFrame(
-            rows,
-            columns=None
-            if rows
-            else ["cell", "label", "state", "scheme", "width", "depth", "seed", "lr", *OUTCOMES, "error"],
-        )
-        for key in OUTCOMES:
-            if key not in ("collapsed", "arithmetic", "proof"):
-                frame[key] = pd.to_numeric(frame[key], errors="coerce")
-        frame["collapsed"] = frame["collapsed"].map(lambda v: v is True)
-        return frame
+        return table(self._read("SELECT cell, label, state, config, result, error FROM cells ORDER BY id"))
 
     def to_csv(self, path: str | Path) -> None:
         """Write `to_pandas` as CSV, whole or not at all."""
@@ -588,69 +429,3 @@ class Store:
                 )
             out.append(json.loads(text))
         return out
-
-    # -- the copy beside it ----------------------------------------------------------------------------------
-
-    @property
-    def copy_path(self) -> Path:
-        """Where the copy is kept that a damaged store falls back to."""
-        return self.path.with_name(self.path.name + ".copy")
-
-    def copy(self) -> None:
-        """Keep a whole copy beside the store: written under a temporary name, synced, renamed."""
-        try:
-            with replacing(self.copy_path) as draft:
-                try:
-                    target = sqlite3.connect(draft)
-                    self._db.backup(target)
-                    target.execute("PRAGMA journal_mode = DELETE")
-                    target.close()
-                finally:
-                    Path(f"{draft}-journal").unlink(missing_ok=True)
-        except (sqlite3.Error, OSError) as error:
-            fault = StoreError(
-                f"the copy {self.copy_path} could not be written: {error}. Free some space and run the same "
-                "command again."
-            )
-            fault.full = True
-            raise fault from error
-
-
-def intact(cell: Any, config: Any, state: Any, result: Any, error: Any, sha: Any, data: Any) -> bool:
-    """Whether a row says what was written."""
-    if not isinstance(config, str) or not isinstance(cell, str) or state not in STATES:
-        return False
-    if len(cell) == 16 and name_of(config) != cell:
-        return False
-    return state in ("waiting", "running") or sha == _sha(cell, state, result, error, data)
-
-
-def name_of(config: str) -> str:
-    """A cell's name from its configuration's canonical JSON."""
-    return hashlib.sha256(config.encode()).hexdigest()[:16]
-
-
-def _sha(cell: str, state: str, result: str | None, error: str | None, data: bytes | None) -> str:
-    digest = hashlib.sha256()
-    for part in (cell, state, result or "", error or ""):
-        digest.update(part.encode("utf-8", "surrogatepass") + b"\0")
-    digest.update(data or b"")
-    return digest.hexdigest()
-
-
-def pack_curves(curves: Mapping[str, Any]) -> bytes:
-    """Curves as the bytes that are stored and sent."""
-    buffer = io.BytesIO()
-    held: dict[str, Any] = {key: np.asarray(value) for key, value in curves.items()}
-    np.savez_compressed(buffer, **held)
-    return buffer.getvalue()
-
-
-def unpack_curves(data: bytes) -> dict[str, np.ndarray]:
-    """The curves in these bytes.
-
-    >>> unpack_curves(pack_curves({"loss": [2.0, 1.0]}))["loss"].tolist()
-    [2.0, 1.0]
-    """
-    with np.load(io.BytesIO(data), allow_pickle=False) as held:
-        return {key: held[key] for key in held.files}

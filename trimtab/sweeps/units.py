@@ -22,7 +22,7 @@ def choose_slots(
         return cells, {}
     from trimtab.runs import fleet_rule
     from trimtab.runs.devices import is_out_of_memory
-    from trimtab.runs.fleet import TOGETHER
+    from trimtab.runs.fleet_members import TOGETHER
 
     alike = TOGETHER - {"scheme", "base", "overrides", "fleet"} | {"sources"}
     choices: dict[str, fleet_rule.Choice] = {}
@@ -49,7 +49,7 @@ def group(cells: list[tuple[str, RunConfig]]) -> list[tuple[str, RunConfig, str,
 
     Like rates come together, the highest first: those that diverge early then end a fleet early.
     """
-    from trimtab.runs.fleet import TOGETHER
+    from trimtab.runs.fleet_members import TOGETHER
     from trimtab.runs.tasks import prepare
 
     groups: dict[str, list[tuple[str, RunConfig]]] = {}

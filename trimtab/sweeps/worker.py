@@ -28,7 +28,8 @@ from trimtab.files import looking_in
 from trimtab.runs import devices
 from trimtab.runs.checkpoints import FileKeeper
 from trimtab.sweeps.attempts import Attempt, Ended
-from trimtab.sweeps.store import Claim, Store, StoreError
+from trimtab.sweeps.database import StoreError
+from trimtab.sweeps.store import Claim, Store
 
 BEAT = 4.0  # seconds between heartbeats, which carry how far the run is
 GLANCE = 0.2  # seconds between looks at the pipe and the clock

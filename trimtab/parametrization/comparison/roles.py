@@ -23,7 +23,6 @@ from trimtab.parametrization.rules import Kind, Where
 from trimtab.structure import operations
 from trimtab.structure.graph import Graph
 from trimtab.structure.trace import Node, adjustable
-from trimtab.structure.uses import Use
 
 Readout = Literal["weight", "bias"] | None
 
@@ -266,21 +265,11 @@ def _readout(graph: Graph, name: str, tied: bool) -> Readout:
 def _partner(graph: Graph, name: str) -> str | None:
     """The weight that makes what this bias is added to."""
     for use in graph.uses[name]:
-        for value in _summands(graph, use):
+        for value in (i for i in graph.flow.added_to(use) if graph.flow.act[i]):
             maker = _maker(graph, value)
             if maker is not None:
                 return next((n for n in graph.uses if n != name and _multiplies(graph, n, maker)), None)
     return None
-
-
-def _summands(graph: Graph, use: Use) -> list[int]:
-    """The activations that an elementwise use adds to."""
-    if use.kind != "elementwise" or use.node < 0:
-        return []
-    node = graph.trace.nodes[use.node]
-    if node.name in operations.CONVOLUTIONS:
-        return [node.outputs[0]]
-    return graph.flow.activations_into(node) if node.name == "add" else []
 
 
 def _maker(graph: Graph, value: int) -> Node | None:

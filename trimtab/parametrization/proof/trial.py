@@ -185,6 +185,18 @@ def _work(graph: Graph) -> float:
     return sum(fan_in * math.prod(trace.values[trace.nodes[n].outputs[0]].shape) for n, fan_in in uses)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Attempt:
+    """What is tried: a plan on its model and base; `rescaled` and `steps` as in `prove`."""
+
+    p: Parametrization
+    trial: Trial
+    model: nn.Module
+    base: nn.Module
+    rescaled: bool
+    steps: Steps | None
+
+
 def prove(
     p: Parametrization,
     trial: Trial | None,
@@ -217,32 +229,20 @@ def prove(
     norms = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
     normed = base.training and model.training and any(isinstance(m, norms) for m in base.modules())
     modes = (True, False) if normed else (False,)
+    attempt = Attempt(p=p, trial=trial, model=model, base=base, rescaled=rescaled, steps=steps)
     found = Proof(reason="nothing was tried")
-    for draws in (
-        1,
-        DRAWS[trial.work > SLOW],
-    ):  # what one draw calls wrong may be chance: other draws of the same laws tell
+    # What one draw calls wrong may be chance: other draws of the same laws tell.
+    for draws in (1, DRAWS[trial.work > SLOW]):
         for training in modes:
-            found = _prove_in(
-                p, trial, model, base, rescaled=rescaled, steps=steps, training=training, draws=draws
-            )
+            found = _prove_in(attempt, training=training, draws=draws)
             if found.verdict != "wrong":
                 return found
     return found
 
 
-def _prove_in(
-    p: Parametrization,
-    trial: Trial,
-    model: nn.Module,
-    base: nn.Module,
-    *,
-    rescaled: bool,
-    steps: Steps | None,
-    training: bool,
-    draws: int = 1,
-) -> Proof:
+def _prove_in(attempt: Attempt, *, training: bool, draws: int = 1) -> Proof:
     """`prove` with the models in one mode, over so many draws of their weights."""
+    p, trial, base, steps = attempt.p, attempt.trial, attempt.base, attempt.steps
     whole = steps is not None and not steps.entrywise
     cut = unpack(
         {n: trial.twins[n] for n in p.rows},
@@ -251,7 +251,7 @@ def _prove_in(
         {n: tuple(q.shape) for n, q in base.named_parameters()},
     )
     try:
-        run = functools.partial(_both, p, trial, model, base, rescaled, steps, cut, training=training)
+        run = functools.partial(_both, attempt, cut, training=training)
         # The first draw is left out where it called for others: it was chosen for being odd.
         pairs = [run(draw=k) for k in (range(1, draws + 1) if draws > 1 else (0,))]
     except Untested as why:
@@ -259,7 +259,7 @@ def _prove_in(
     mine, theirs = pairs[0]
     if mine.outputs != theirs.outputs and len(mine.outputs) != len(theirs.outputs):
         return Proof(reason=f"model and base return {len(mine.outputs)} and {len(theirs.outputs)} outputs")
-    frozen = {n for n, q in p.named_parameters(model).items() if not q.requires_grad}
+    frozen = {n for n, q in p.named_parameters(attempt.model).items() if not q.requires_grad}
     claim = Claim(
         claimed=_claimed(p, base, counted=trial.counted),
         far=trial.far,
@@ -298,25 +298,15 @@ def _claimed(p: Parametrization, base: nn.Module, *, counted: bool) -> bool:
     return not p.scheme.identity and p.scheme.width != "sp" and covers_depth
 
 
-def _both(
-    p: Parametrization,
-    trial: Trial,
-    model: nn.Module,
-    base: nn.Module,
-    rescaled: bool,
-    steps: Steps | None,
-    cut: Unpacked,
-    *,
-    training: bool,
-    draw: int = 0,
-) -> tuple[Backward, Backward]:
+def _both(attempt: Attempt, cut: Unpacked, *, training: bool, draw: int = 0) -> tuple[Backward, Backward]:
     """The two backward passes. Where eval is asked for and training mode uses more of the base, in that."""
+    p, trial, model, base, steps = attempt.p, attempt.trial, attempt.model, attempt.base, attempt.steps
     of_model, of_base = (steps.model, steps.base) if steps else (of_gradients, of_gradients)
     called = {id(q): n for n, q in model.named_parameters()}
     rows = {called[id(q)]: name for name, q in p.named_parameters(model).items() if id(q) in called}
     grown = {t: n for n, t in trial.twins.items()}
     mine = {
-        n: redrawn(_tried(p, trial, rows[n], q, rescaled), n, draw)
+        n: redrawn(_tried(p, trial, rows[n], q, attempt.rescaled), n, draw)
         for n, q in model.named_parameters()
         if n in rows
     }

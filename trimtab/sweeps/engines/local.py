@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.runs.arithmetic import environment
+from trimtab.sweeps.database import StoreError
 from trimtab.sweeps.engines.job import Job, Stopped
 from trimtab.sweeps.placement import classes
-from trimtab.sweeps.store import Store, StoreError
+from trimtab.sweeps.store import Store
 from trimtab.sweeps.worker import DISK, folder_of
 
 
