@@ -30,6 +30,8 @@ from trimtab.reporting.content import page_content
 from trimtab.runs import fleet, training, user_code
 from trimtab.runs.config import RunConfig
 from trimtab.sweeps import grid
+from trimtab.sweeps.keys import RAY
+from trimtab.sweeps.search import AdaptiveSearch
 from trimtab.sweeps.store import Store
 
 BUILD = """
@@ -532,7 +534,7 @@ def test_the_example_shows_every_key_at_its_default():
         "",
         {
             **grid.BUDGET,
-            **{k: f.default for k, f in grid.AdaptiveSearch.model_fields.items()},
+            **{k: f.default for k, f in AdaptiveSearch.model_fields.items()},
             **{k: f.default for k, f in RunConfig.model_fields.items()},
             "centre": [32, 3],
             "num_cpus": 1,
@@ -547,8 +549,8 @@ def test_the_example_shows_every_key_at_its_default():
         "": set(grid.KEYS),
         "run": set(RunConfig.model_fields) - set(grid.TAKEN) - {"lr"},
         "budget": set(grid.BUDGET),
-        "search": set(grid.AdaptiveSearch.model_fields),
-        "ray": set(grid.RAY),
+        "search": set(AdaptiveSearch.model_fields),
+        "ray": set(RAY),
     }
     seen = {name: set(shown[""] if not name else shown[""][name]) for name in named}
     for line in EXAMPLE.format(name="sweep.toml").splitlines():
