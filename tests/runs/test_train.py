@@ -158,6 +158,7 @@ BAD = [
     (dict(model="resnett"), ["unknown name 'resnett', nearest 'resnet'", "mlp, resnet, vit, gpt"]),
     (dict(data="cifar"), ["nearest 'cifar10'"]),
     (dict(optimizer="adamm"), ["nearest 'adam'"]),
+    (dict(optimizer="AdamW"), ["nearest 'adamw'"]),
     (dict(schedule="cosin"), ["nearest 'cosine'"]),
     (dict(learning_rate=1), ["unknown key 'learning_rate'"]),
     (dict(depth=0), ["depth: must be >= 1: got 0"]),

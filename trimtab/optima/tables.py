@@ -282,7 +282,8 @@ def choose_line(
         choose = "; ".join(f"{c}: {_list_values(cells[c])}" for c in ambiguous)
         raise InputError(
             f"one curve per size needs one value of everything but {hp} and the seed. "
-            f"Swept here too: {choose}. Choose with where={{{ambiguous[0]!r}: ...}}."
+            f"Swept here too: {choose}. Choose with --where {ambiguous[0]}=... "
+            f"(in Python where={{{ambiguous[0]!r}: ...}})."
         )
     values = cells[hp].to_numpy(float)
     axis = (

@@ -24,7 +24,8 @@ def unknown(path: str, name: Any, known: Iterable[str], *, own: bool = True, kin
     model: unknown name 'resnett', nearest 'resnet'; known: mlp, resnet, or your own pkg.mod:function
     """
     known = list(known)
-    near = difflib.get_close_matches(str(name), known, n=1)
+    near = [k for k in known if k.lower() == str(name).lower()]  # AdamW is adamw, not adam
+    near = near or difflib.get_close_matches(str(name), known, n=1)
     nearest = f", nearest {near[0]!r}" if near else ""
     others = ", or your own pkg.mod:function" if own else ""
     return Fault(

@@ -124,7 +124,7 @@ def _look_up(name: str) -> tuple[str, Any]:
     if kind is None:
         near = sorted({n for _, names in kinds for n in names if n[:3] == name[:3]})
         raise InputError(
-            "--hf takes a model type of transformers with a language-model or image-classification head: "
+            "hf:NAME takes a model type of transformers with a language-model or image-classification head: "
             f"got {name!r}{', near it are ' + ', '.join(near[:8]) if near else ''}."
         )
     default = transformers.AutoConfig.for_model(name)
