@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from trimtab.tuning.larger import finalists
 from trimtab.tuning.proposals import propose, ranking, start_size
 from trimtab.tuning.sensitivity import sensitivities
 from trimtab.tuning.space import Axis, Space
@@ -46,16 +47,16 @@ def searched(dimensions, noise, trials, per_round=8, seeds=2, known=()):
 @pytest.mark.parametrize(("dimensions", "trials"), [(1, 16), (2, 32), (3, 48)])
 def test_the_minimum_is_found(dimensions, trials):
     """Without noise: within two percent of the lowest loss, past a wall on one side."""
-    _, found = searched(dimensions, 0.0, trials)
+    space, found = searched(dimensions, 0.0, trials)
     assert len(found) <= trials
-    assert excess(ranking(found, 0)[0]) < 0.02
+    assert excess(ranking(space, found, 0)[0]) < 0.02
 
 
 @pytest.mark.parametrize("dimensions", [1, 2])
 def test_noise_does_not_lead_astray(dimensions):
     """Runs that scatter by 10 %: the point that is chosen loses less than that."""
-    _, found = searched(dimensions, 0.1, 40)
-    assert excess(ranking(found, 0)[0]) < 0.1
+    space, found = searched(dimensions, 0.1, 40)
+    assert excess(ranking(space, found, 0)[0]) < 0.1
 
 
 def test_better_than_chance():
@@ -63,7 +64,7 @@ def test_better_than_chance():
     space, found = searched(3, 0.0, 40)
     blind = propose(space, [], 40, per_round=40, seed=0).points
     assert len(blind) == 40
-    assert excess(ranking(found, 0)[0]) < 0.5 * min(excess(p) for p in blind)
+    assert excess(ranking(space, found, 0)[0]) < 0.5 * min(excess(p) for p in blind)
 
 
 @pytest.mark.parametrize(("dimensions", "trials"), [(3, 24), (3, 48), (2, 24)])
@@ -77,7 +78,7 @@ def test_the_same_results_give_the_same_proposals(dimensions, trials):
 
 
 def test_another_result_gives_other_proposals():
-    _, found = searched(2, 0.0, 16)
+    space, found = searched(2, 0.0, 16)
     worse = [Trial(t.point, tuple(None if x is None else 1 / x for x in t.losses)) for t in found]
     one, other = (propose(Space(AXES[:2]), trials, 8, per_round=8, seed=0) for trials in (found, worse))
     assert one.points != other.points
@@ -92,7 +93,7 @@ def test_a_round_cut_short_is_the_beginning_of_the_whole():
 
 def test_diverged_runs_are_information():
     """After the start, fewer of the proposals lie beyond the wall than its share of the box."""
-    _, found = searched(2, 0.0, 40)
+    space, found = searched(2, 0.0, 40)
     start = start_size(Space(AXES[:2]), 8)
     beyond = [t.point[0] > BEST[0] + 0.25 for t in found]
     assert any(beyond[:start])
@@ -101,7 +102,7 @@ def test_diverged_runs_are_information():
 
 def test_where_nothing_trains_the_box_is_filled_on():
     trials = [Trial(p, (None, None)) for p in propose(Space(AXES), [], 8, per_round=8, seed=0).points]
-    assert observe(trials) is None and ranking(trials, 0) == []
+    assert observe(trials) is None and ranking(Space(AXES), trials, 0) == []
     assert len(propose(Space(AXES), trials, 8, per_round=8, seed=0).points) == 8
 
 
@@ -115,7 +116,7 @@ def test_a_small_grid_is_tried_once_and_then_it_ends():
 
 
 def test_it_stops_when_nothing_is_to_be_gained():
-    _, found = searched(1, 0.0, 200)
+    space, found = searched(1, 0.0, 200)
     assert len(found) < 60
 
 
@@ -137,3 +138,53 @@ def test_sensitivity_of_a_known_bowl():
         assert (row.below + row.above) / 2 == pytest.approx(room, rel=0.35)
         assert row.lost_below == pytest.approx(math.expm1(c), rel=0.2)
         assert row.lost_above == pytest.approx(math.expm1(c), rel=0.2)
+
+
+FLAT = Space((Axis("lr", "log2", -8, -2), Axis("gamma0", "log2", -4, 2)))
+
+
+def valley(point, seed, noise=0.2):
+    """Only the product of rate and gamma0 matters."""
+    draw = np.random.default_rng([seed, *(int(2**20 * x) for x in point)])
+    return math.exp(-3 + 8 * (point[0] + point[1] - 1) ** 2 + noise * draw.standard_normal())
+
+
+def mapped(trials, spread, seed=0):
+    """A search of the valley, one seed a trial."""
+    found = []
+    while len(found) < trials:
+        points = propose(FLAT, found, 16, per_round=16, seed=seed, spread=spread).points
+        found += [Trial(p, (valley(p, 0),)) for p in points]
+        if not points:
+            break
+    return found
+
+
+def longest_gap(points):
+    """Of the valley's length, from -1 to 1, the longest piece without a point of its floor."""
+    along = sorted([-1.0, 1.0, *(x - y for x, y in points if 8 * (x + y - 1) ** 2 < 0.2)])
+    return max(b - a for a, b in zip(along, along[1:], strict=False))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_spread_search_maps_the_whole_valley(seed):
+    found = mapped(48, spread=True, seed=seed)
+    assert longest_gap([t.point for t in found]) < 0.4
+
+
+def test_finalists_are_spread_over_what_ties():
+    """Along a valley all points tie: eight finalists leave no long piece of it out, and none is on its walls."""
+    found = mapped(48, spread=True)
+    chosen = finalists(FLAT, found, 8, 0)
+    assert len(set(chosen)) == 8 and chosen[0] == ranking(FLAT, found, 0)[0]
+    assert longest_gap(chosen) < 0.8
+    # two trials differ by chance by 0.28 (one standard deviation); the walls rise to 8
+    assert max(8 * (x + y - 1) ** 2 for x, y in chosen) < 2 * 0.28
+
+
+def test_where_nothing_ties_the_best_are_finalists():
+    """A clean bowl: differences are real, and the places go to the lowest; half a percent is no difference."""
+    space, found = searched(2, 0.0, 40)
+    chosen = finalists(space, found, 4, 0)
+    assert chosen[0] == ranking(space, found, 0)[0] and len(set(chosen)) == 4
+    assert max(map(excess, chosen)) < 0.02
