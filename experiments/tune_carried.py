@@ -10,9 +10,9 @@ A residual MLP of depth 3 (TASKS), AdamW at a constant rate. Four ways to number
     sp          the standard parametrization, its rate alone over half octaves at 512, two seeds each; a best
                 rate at the end of the grid extends the grid
 
-Each is then trained at 512 on the same fresh seeds, which no choice has seen. A seed shifts all of them alike,
-so ratios are of pairs. FLOPs are those of the search alone. Results are kept in FOLDER, and the same command
-goes on.
+Each is then trained at 512 on the same fresh seeds, which no choice has seen. A seed shifts all of them
+alike, so ratios are of pairs. FLOPs are those of the search alone. Results are kept in FOLDER, and the same
+command goes on.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BASE, TARGET = (64, 3), (512, 3)
 COMMON = dict(model="mlp", optimizer="adamw", schedule="constant", eval_examples=0)
 TASKS: dict[str, dict[str, Any]] = {
     "digits": COMMON | dict(data="digits", batch_size=64, steps=100),
-    "cifar10": COMMON | dict(data="cifar10", data_options={"px": 8}, batch_size=64, steps=200),
+    "cifar10": COMMON | dict(data="cifar10", data_options={"px": 8}, batch_size=64, steps=100),
 }
 RATES = (-13.0, -4.0)  # of sp, in octaves
 
@@ -68,7 +68,7 @@ def rates_of_sp(task: str, store: Path, workers: int) -> tuple[float, float, int
     low, high = RATES
     while True:
         rates = {"lr": {"log2": [low, high], "step": 0.5}}
-        grid = dict(schemes=["sp"], base=list(BASE), sizes=[list(TARGET)], run=TASKS[task], axes=rates, seeds=2)
+        grid = dict(schemes=["sp"], base=list(BASE), widths=[TARGET[0]], run=TASKS[task], axes=rates, seeds=2)
         trimtab.sweep(grid | {"name": "sp"}, store, workers=workers)
         table = Store(store).to_pandas()
         good = table["state"].eq("done") & ~table["collapsed"].astype(bool)
@@ -85,17 +85,12 @@ def trained(
     """Losses at the target on fresh seeds; a run that diverged has an infinite one."""
     numbers = settings(values, TASKS[task])
     rate = numbers.pop("lr")
-    grid = dict(schemes=[scheme], base=list(BASE), sizes=[list(TARGET)], run=numbers, axes={"lr": [rate]})
+    grid = dict(schemes=[scheme], base=list(BASE), widths=[TARGET[0]], run=numbers, axes={"lr": [rate]})
     fresh = list(range(1000, 1000 + seeds))
     trimtab.sweep(grid | {"seeds": fresh, "name": "fresh"}, store, workers=workers)
     table = Store(store).to_pandas().sort_values("seed")
     good = table["state"].eq("done") & ~table["collapsed"].astype(bool)
     return [float(x) for x in table["train_loss"].where(good, math.inf)]
-
-
-def over(a: Sequence[float], b: Sequence[float]) -> tuple[float, float | None, float | None]:
-    """Geometric mean of the ratios of pairs, with its interval."""
-    return interval([x / y for x, y in zip(a, b, strict=True)])
 
 
 def main() -> None:
@@ -125,12 +120,12 @@ def main() -> None:
             scheme, values, flops, runs = found.scheme, found.best.values, found.cost.flops, found.cost.runs
         losses = trained(task, scheme, values, folder / f"{name}-fresh.db", given.fresh, n)
         rows[way] = dict(values=values, runs=runs, flops=flops, losses=losses)
-        print(way, shown(values), f"{runs} runs, {flops:.3g} FLOPs;", "loss", *said(interval(losses)), flush=True)
+        print(f"{way}: {shown(values)}; {runs} runs, {flops:.3g} FLOPs; loss {said(losses)}", flush=True)
     for other in ("by base", "direct", "sp"):
         if "carried" in rows and other in rows:
-            ratio = over(rows["carried"]["losses"], rows[other]["losses"])
-            share = rows["carried"]["flops"] / rows[other]["flops"]
-            print(f"carried over {other}: loss x", *said(ratio), f"at {100 * share:.3g} % of its FLOPs", flush=True)
+            ratios = [a / b for a, b in zip(rows["carried"]["losses"], rows[other]["losses"], strict=True)]
+            share = 100 * rows["carried"]["flops"] / rows[other]["flops"]
+            print(f"carried over {other}: loss x {said(ratios)} at {share:.3g} % of its FLOPs", flush=True)
     (folder / f"{task}-{given.name}-{given.seed}-rows.json").write_text(json.dumps(rows, indent=2))
 
 
@@ -138,9 +133,10 @@ def shown(values: Mapping[str, float]) -> str:
     return ", ".join(f"{name} 2^{math.log2(value):g}" for name, value in values.items())
 
 
-def said(numbers: tuple[float, float | None, float | None]) -> list[str]:
-    mean, low, high = numbers
-    return [f"{mean:.4g}", "" if low is None else f"({low:.4g} to {high:.4g})"]
+def said(numbers: Sequence[float]) -> str:
+    """Geometric mean and its 95 % interval."""
+    mean, low, high = interval(numbers)
+    return f"{mean:.4g}" if low is None else f"{mean:.4g} ({low:.4g} to {high:.4g})"
 
 
 if __name__ == "__main__":

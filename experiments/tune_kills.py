@@ -102,7 +102,8 @@ def main() -> None:
                 equal = False
             kills += sum(what != NOTHING for what in struck)
             counts.update(["same answer" if equal else "DIFFERENT", *(f"killed {what}" for what in struck)])
-            print(f"{number}: killed {', then '.join(struck)}: {'same' if equal else 'DIFFERENT'}", flush=True)
+            end = "same" if equal else "DIFFERENT"
+            print(f"{number}: killed {', then '.join(struck)}: {end}", flush=True)
             number += 1
     print(f"{kills} kills in {number} rounds: {dict(counts)}", flush=True)
     sys.exit(bool(counts["DIFFERENT"]))

@@ -14,8 +14,8 @@ from trimtab.sweeps.store import Store
 
 # A data file whose batches let a test act on a sweep at events, however fast the machine is. The environment
 # says what happens: nothing (no variable), HOLD (a folder): the first process to reach a step of HOLDS writes
-# its number there and waits to be killed, with HOLD_SEED only in runs of that seed; PACE (a file): every batch
-# takes 5 ms until that file is there.
+# its number there and waits to be killed, with HOLD_SEED only in runs of that seed; PACE (a file): every
+# batch takes 5 ms until that file is there.
 GATED = """
 import os, pathlib, time, torch
 

@@ -1,15 +1,16 @@
 """The search as a pure function: on surfaces whose minimum is known, without training."""
 
+import itertools
 import math
 
 import numpy as np
 import pytest
 
 from trimtab.tuning.larger import finalists
-from trimtab.tuning.proposals import propose, ranking, start_size
+from trimtab.tuning.proposals import candidates_of, choose, propose, ranking, start_size
 from trimtab.tuning.sensitivity import sensitivities
 from trimtab.tuning.space import Axis, Space
-from trimtab.tuning.surface import Trial, observe
+from trimtab.tuning.surface import Surface, Trial, observe
 
 AXES = (
     Axis("lr", "log2", -12, -3),
@@ -78,7 +79,7 @@ def test_the_same_results_give_the_same_proposals(dimensions, trials):
 
 
 def test_another_result_gives_other_proposals():
-    space, found = searched(2, 0.0, 16)
+    _, found = searched(2, 0.0, 16)
     worse = [Trial(t.point, tuple(None if x is None else 1 / x for x in t.losses)) for t in found]
     one, other = (propose(Space(AXES[:2]), trials, 8, per_round=8, seed=0) for trials in (found, worse))
     assert one.points != other.points
@@ -93,7 +94,7 @@ def test_a_round_cut_short_is_the_beginning_of_the_whole():
 
 def test_diverged_runs_are_information():
     """After the start, fewer of the proposals lie beyond the wall than its share of the box."""
-    space, found = searched(2, 0.0, 40)
+    _, found = searched(2, 0.0, 40)
     start = start_size(Space(AXES[:2]), 8)
     beyond = [t.point[0] > BEST[0] + 0.25 for t in found]
     assert any(beyond[:start])
@@ -116,7 +117,7 @@ def test_a_small_grid_is_tried_once_and_then_it_ends():
 
 
 def test_it_stops_when_nothing_is_to_be_gained():
-    space, found = searched(1, 0.0, 200)
+    _, found = searched(1, 0.0, 200)
     assert len(found) < 60
 
 
@@ -163,17 +164,33 @@ def mapped(trials, spread, seed=0):
 def longest_gap(points):
     """Of the valley's length, from -1 to 1, the longest piece without a point of its floor."""
     along = sorted([-1.0, 1.0, *(x - y for x, y in points if 8 * (x + y - 1) ** 2 < 0.2)])
-    return max(b - a for a, b in zip(along, along[1:], strict=False))
+    return max(b - a for a, b in itertools.pairwise(along))
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_a_spread_search_maps_the_whole_valley(seed):
-    found = mapped(48, spread=True, seed=seed)
-    assert longest_gap([t.point for t in found]) < 0.4
+@pytest.mark.parametrize("spread", [True, False])
+def test_the_surface_sees_rate_times_gamma0(spread):
+    """A valley that runs across both axes: a third of its length at most is left without a trial."""
+    assert longest_gap([t.point for t in mapped(48, spread)]) < 2 / 3
+
+
+def test_a_spread_search_goes_where_less_is_known():
+    """Its first point is the plain search's; the second is the least known one of all that may tie then."""
+    found = mapped(32, spread=False)
+    surface = Surface(observe(found), 0, FLAT.features())
+    best = float(surface.predict(surface.seen.x)[0].min())
+    candidates = candidates_of(FLAT, found, surface.predict(surface.seen.x)[0], 0)
+    first, second = choose(surface, candidates, best, 2, spread=True)
+    assert first == choose(surface, candidates, best, 1)[0]
+    then = surface.believing(np.array(first))
+    means, deviations = then.predict(candidates)
+    mean, deviation = then.predict(np.array(second))
+    assert then.tied(mean - deviation, best).all()
+    assert deviation == pytest.approx(deviations[then.tied(means - deviations, best)].max(), rel=1e-6)
+    assert second != choose(surface, candidates, best, 2)[1]
 
 
 def test_finalists_are_spread_over_what_ties():
-    """Along a valley all points tie: eight finalists leave no long piece of it out, and none is on its walls."""
+    """Along a valley all points tie: eight finalists leave no long piece of it out and none is on a wall."""
     found = mapped(48, spread=True)
     chosen = finalists(FLAT, found, 8, 0)
     assert len(set(chosen)) == 8 and chosen[0] == ranking(FLAT, found, 0)[0]
@@ -183,7 +200,7 @@ def test_finalists_are_spread_over_what_ties():
 
 
 def test_where_nothing_ties_the_best_are_finalists():
-    """A clean bowl: differences are real, and the places go to the lowest; half a percent is no difference."""
+    """A clean bowl: differences are real, and the places go to the lowest (half a percent is none)."""
     space, found = searched(2, 0.0, 40)
     chosen = finalists(space, found, 4, 0)
     assert chosen[0] == ranking(space, found, 0)[0] and len(set(chosen)) == 4

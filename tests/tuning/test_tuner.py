@@ -86,12 +86,13 @@ def test_the_runs_of_a_tune(tuned):
     twice the width; at the same size two seeds that took no part in the choice."""
     found, path = tuned
     table = Store(path).to_pandas()
-    at_base, larger = table[table.width == 16], table[table.width == 32]
-    assert set(at_base.seed) == {0, 1} and len(at_base) <= 2 * found.cost.trials  # warmups round to whole steps
-    assert larger.groupby("seed").size().to_dict() == {2: 3, 3: 2, 4: 1, 5: 1} and set(table.width) == {16, 32}
-    assert found.cost.runs == len(at_base) + 5
+    larger = table[table.width == 32]
+    assert set(table[table.width == 16].seed) == {0, 1} and set(table.width) == {16, 32}
+    counts = larger.groupby("seed").size().to_dict()
+    # warmups round to whole steps: two finalists may be one run
+    assert counts[2] in (2, 3) and counts[3] in (1, 2) and counts[4] == counts[5] == 1 and len(counts) == 4
     counted = table[~table.seed.isin((4, 5))]
-    assert found.cost.flops == pytest.approx(counted.flops.sum())
+    assert found.cost.runs == len(counted) and found.cost.flops == pytest.approx(counted.flops.sum())
 
 
 def test_any_part_of_the_results_goes_on_to_the_same_runs(tuned):

@@ -248,6 +248,8 @@ def _key_fault(problem: Mapping[str, Any]) -> Fault:
         "0",
         "1",
     )
+    if place[0] == "final_size":  # of two shapes pydantic reports a fault for each
+        return Fault("final_size", f"must be 'auto', 'base' or a size: {PAIR.removeprefix('must be ')}")
     if place[0] == "base" and len(place) == 1 and kind == "missing":
         return Fault("base", "is required", next_step="[width, depth] of the model that is tuned")
     if whole and (place[-1] not in ("base", "size") or kind != "missing"):
@@ -260,8 +262,6 @@ def _key_fault(problem: Mapping[str, Any]) -> Fault:
         )
         where = ".".join(place[:-1]) or "tune"
         return catalogue.unknown(where, place[-1], table.model_fields, own=False, kind="key")
-    if place[0] == "final_size":  # of two shapes pydantic reports a fault for each
-        return Fault("final_size", f"must be 'auto', 'base' or a size: {PAIR.removeprefix('must be ')}")
     if place[0] == "fleet":
         return Fault(
             "fleet", f"must be 'auto', 1 (each run alone) or how many train together, at most {MOST}", value

@@ -40,7 +40,7 @@ def finalists(space: Space, trials: Sequence[Trial], count: int, seed: int) -> l
         means = np.append(means, surface.predict(x[len(points) :])[0]) if len(x) > len(points) else means
         tied = surface.tied(means, float(means[: len(points)].min()))
     order = [int(i) for i in np.argsort(means[: len(points)], kind="stable")]  # of those that were tried
-    chosen, left = [order[0]], [i for i in np.nonzero(tied)[0] if i != order[0]]
+    chosen, left = [order[0]], [int(i) for i in np.nonzero(tied)[0] if i != order[0]]
     while left and len(chosen) < count:
         reach = [float(np.min(np.linalg.norm(x[chosen] - x[i], axis=1))) for i in left]
         chosen.append(left.pop(int(np.argmax(reach))))

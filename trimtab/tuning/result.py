@@ -71,7 +71,8 @@ class Tuned:
     """The answer of `trimtab.tune`.
 
     Attributes:
-        best: what was found at the base and stood the comparison. sensitivity: one row per hyperparameter. target: one row per parameter group.
+        best: what was found at the base and was best among the finalists. sensitivity: one row per
+            hyperparameter. target: one row per parameter group.
         snippet: Python that builds base and target and trains the target with these numbers.
         expected: the target's loss is expected not to be above this, the upper end of the best's interval.
         size, base, scheme: what was asked. why: why no further trial was made. notes: what to know.

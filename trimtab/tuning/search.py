@@ -95,7 +95,7 @@ class Replay:
         return self._now(trials, [] if wanted else finals, wanted, why)
 
     def _compare(self, trials: Sequence[Trial]) -> tuple[list[RunConfig], list[Trial]]:
-        """(runs that are missing, the finalists): half of the seeds for all, the others for the better half."""
+        """(runs that are missing, the finalists): half of the seeds for all, the rest for the better half."""
         c = self.config
         if c.final_size == c.base or not c.final_seeds:
             held = {trial.point: trial.losses for trial in trials}
@@ -158,7 +158,7 @@ class Replay:
 
 
 def _rank(trial: Trial) -> tuple[float, float]:
-    """(share of seeds that were lost, mean log loss of the others); a point of which nothing is known is last."""
+    """(share of seeds that were lost, mean log loss of the others); what is not known at all is last."""
     good = [math.log(loss) for loss in trial.losses if loss is not None]
     lost = 1 - len(good) / len(trial.losses) if trial.losses else 2.0
     return lost, sum(good) / max(1, len(good))

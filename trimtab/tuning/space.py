@@ -4,9 +4,9 @@
              x = log2(1 - value)        momentum, beta1, beta2: what has a memory of 1 / (1 - value) steps
     linear   x = value                  warmup (a fraction of the steps), floor, and any other on request
 
-The surface sees lr x gamma0 in the place of lr (`features`): hidden weights move by that per step, under every
-optimizer, and what a small network can take of it is one number. In these coordinates the valley that it makes
-of the loss lies along an axis.
+The surface sees lr x gamma0 in the place of lr (`features`): hidden weights move by that per step, whatever
+the optimizer (Adam's rate has the factor gamma0; SGD's has gamma0^2 on gradients of 1 / gamma0), and what a
+small network can take of it is nearly one number. So the valley of its loss lies along an axis.
 
 A proposal is rounded to a grid, 1/8 of an octave (gamma0: 1/2) or 1/64 of a linear range: two machines that
 round the same surface differently then still ask for the same runs.
