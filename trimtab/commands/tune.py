@@ -30,6 +30,9 @@ class Tune:
     """Processes."""
     threads: int = 1
     """Threads of each process."""
+    ray: Text = None
+    """Train as tasks of a Ray cluster: local (a Ray of --workers slots for this call), auto (the one that
+    runs on this machine) or HOST:PORT of its head. A cluster runs whatever code it is sent."""
     json: bool = False
     """Print everything as JSON, without progress."""
 
@@ -50,7 +53,13 @@ class Tune:
         try:
             with display:
                 found = tune(
-                    self.config, self.store, workers=self.workers, threads=self.threads, progress=display
+                    self.config,
+                    self.store,
+                    workers=self.workers,
+                    threads=self.threads,
+                    engine="local" if self.ray is None else "ray",
+                    address=self.ray or "local",
+                    progress=display,
                 )
         except Stopped as error:
             print(f"trimtab: {error}", file=sys.stderr)

@@ -14,6 +14,7 @@ from trimtab.runs.config import RunConfig
 from trimtab.sweeps import driver, grid, placement
 from trimtab.sweeps.driver import Outcome
 from trimtab.sweeps.grid import SweepConfig
+from trimtab.sweeps.engines.choice import choose_engine
 from trimtab.sweeps.rounds import Listed, run_rounds
 from trimtab.sweeps.store import Store
 
@@ -58,14 +59,17 @@ def sweep(
             progress=progress,
             threads=threads,
         )
-    if engine != "local":
-        raise InputError(f"engine: an adaptive sweep runs on 'local' in this version, got {engine!r}.")
+    problems: list[str] = []
+    chosen = choose_engine(engine, address, problems)
+    if chosen is None:
+        raise InputError("\n".join(["trimtab sweep:", *(f"  - {p}" for p in problems)]))
     if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
         raise InputError(f"workers: must be >= 1: got {workers!r}.")
     if store is None and not isinstance(config, str | Path):
         raise InputError("store: name the SQLite file of a sweep that is not read from a file.")
     place = Path(store) if store is not None else Path(config).with_suffix(".db")  # type: ignore[arg-type]
-    made = placement.settle(made, what=str(config) if isinstance(config, str | Path) else "the sweep")
+    what = str(config) if isinstance(config, str | Path) else "the sweep"
+    made = placement.settle(made, remote=engine == "ray" and address != "local", what=what)
     walk = Walk(made)
 
     def ask(held: Store) -> Sequence[RunConfig]:
@@ -76,7 +80,8 @@ def sweep(
         return step.runs
 
     listed = Listed(**{f.name: getattr(made, f.name) for f in dataclasses.fields(SweepConfig)})
-    return run_rounds(listed, ask, place, workers=workers, threads=threads, progress=progress)
+    given: dict[str, Any] = dict(workers=workers, threads=threads, progress=progress)
+    return run_rounds(listed, ask, place, engine=chosen, **given)
 
 
 def asks_next(store: Store) -> list[str]:

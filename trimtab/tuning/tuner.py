@@ -13,6 +13,7 @@ from typing import Any
 from trimtab.errors import InputError, faults_in
 from trimtab.files import looking_in
 from trimtab.runs.config import RunConfig
+from trimtab.sweeps.engines.choice import choose_engine
 from trimtab.sweeps.grid import SweepConfig
 from trimtab.sweeps.placement import settle_run
 from trimtab.sweeps.rounds import Listed, run_rounds
@@ -31,6 +32,8 @@ def tune(
     *,
     workers: int = 2,
     threads: int = 1,
+    engine: str = "local",
+    address: str = "local",
     progress: Any = None,
 ) -> Tuned:
     """Search hyperparameters at base size and say what to set at target size. Called again, it goes on.
@@ -39,14 +42,18 @@ def tune(
         config: the path of a tune.toml, a dict or a TuneConfig.
         store: the SQLite file of the runs; default: beside the file, as tune.db.
         workers: processes. threads: of each.
-        progress: as in `trimtab.sweep`.
+        engine, address, progress: as in `trimtab.sweep`. The answer is the same on any engine; proposals are
+            made here.
 
     Raises:
         InputError: everything that is wrong with the tune, before any work.
         Stopped: Ctrl-C, or a disk that is full: call again to go on.
     """
-    made = read(config)
-    run, gpu, faults = settle_run(made.run)
+    made, problems = read(config), list[str]()
+    chosen = choose_engine(engine, address, problems)
+    if chosen is None:
+        raise InputError("\n".join(["trimtab tune:", *(f"  - {p}" for p in problems)]))
+    run, gpu, faults = settle_run(made.run, remote=engine == "ray" and address != "local")
     if faults:
         raise faults_in(str(config) if isinstance(config, str | Path) else "the tune", faults)
     made = dataclasses.replace(made, run=run)
@@ -57,7 +64,8 @@ def tune(
     place = Path(store) if store is not None else Path(config).with_suffix(".db")  # type: ignore[arg-type]
     with looking_in(made.folder):
         tuning = Tuning(made, gpu)
-        run_rounds(tuning.listed(), tuning.ask, place, workers=workers, threads=threads, progress=progress)
+        given: dict[str, Any] = dict(workers=workers, threads=threads, progress=progress)
+        run_rounds(tuning.listed(), tuning.ask, place, engine=chosen, **given)
         held = Store(place)
         try:
             return tuning.answer(held)
