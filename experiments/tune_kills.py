@@ -55,10 +55,17 @@ def finish(path: Path, workers: int) -> str:
 
 
 def disturb(path: Path, workers: int, calm: float, dice: random.Random) -> str:
-    """Go on with a tune and kill one of its processes at a random moment; what was killed."""
+    """Go on with a tune and kill one of its processes: mostly some time after its first worker is there (much
+    of the command is loading torch), else at a moment drawn over all the time it takes; what was killed."""
     process, store = begin(path, workers), path.with_suffix(".db")
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(dice.uniform(0.0, calm))
+    if dice.random() < 0.7:
+        while not processes(store)[1]:
+            if _ended(process, 0.1):
+                return NOTHING
+        moment = dice.uniform(0.0, 0.4 * calm)
+    else:
+        moment = dice.uniform(0.0, 0.7 * calm)
+    if _ended(process, moment):
         return NOTHING
     hands = processes(store)[1]
     if hands and dice.random() < 0.5:
@@ -70,6 +77,13 @@ def disturb(path: Path, workers: int, calm: float, dice: random.Random) -> str:
     if not gone(store, 60.0):
         raise RuntimeError("workers outlive a killed command by a minute")
     return "the command"
+
+
+def _ended(process: subprocess.Popen[str], within: float) -> bool:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(within)
+        return True
+    return False
 
 
 def made(folder: Path) -> Path:

@@ -13,8 +13,8 @@ from trimtab.refinement.walk import Walk
 from trimtab.runs.config import RunConfig
 from trimtab.sweeps import driver, grid, placement
 from trimtab.sweeps.driver import Outcome
-from trimtab.sweeps.grid import SweepConfig
 from trimtab.sweeps.engines.choice import choose_engine
+from trimtab.sweeps.grid import SweepConfig
 from trimtab.sweeps.rounds import Listed, run_rounds
 from trimtab.sweeps.store import Store
 
@@ -80,8 +80,8 @@ def sweep(
         return step.runs
 
     listed = Listed(**{f.name: getattr(made, f.name) for f in dataclasses.fields(SweepConfig)})
-    given: dict[str, Any] = dict(workers=workers, threads=threads, progress=progress)
-    return run_rounds(listed, ask, place, engine=chosen, **given)
+    options: dict[str, Any] = dict(workers=workers, threads=threads, progress=progress)
+    return run_rounds(listed, ask, place, engine=chosen, **options)
 
 
 def asks_next(store: Store) -> list[str]:
