@@ -52,7 +52,15 @@ def made(verdict="as good", failed=0):
         init=0.5,
     )
     best = Best(
-        values={"lr": 0.0625}, metric="train_loss", loss=0.5, low=0.4, high=0.6, seeds=6, fresh=4, diverged=0
+        values={"lr": 0.0625},
+        metric="train_loss",
+        size=(32, 2),
+        loss=0.5,
+        low=0.4,
+        high=0.6,
+        seeds=6,
+        fresh=4,
+        diverged=0,
     )
     trial = Confirmation(size=(32, 2), loss=0.7, low=0.65, high=0.75, seeds=2, diverged=0, verdict=verdict)
     return Tuned(
@@ -83,16 +91,18 @@ def test_the_command_and_its_json(tmp_path, capsys):
     assert (tmp_path / "tune.db").is_file() and (tmp_path / "mine.py").read_text() == found.snippet
     assert main(["tune", str(path), "--workers", "1"]) == 0  # all is there: nothing is run again
     text = capsys.readouterr().out
-    assert "Best at width 16" in text and "Set at width 32" in text and "p.optimizer(torch.optim.SGD" in text
+    assert "Best with base width 16, depth 2" in text and "Set at width 32" in text
+    assert "p.optimizer(torch.optim.SGD" in text
     assert main(["tune", str(path), "--snippet", str(tmp_path / "mine.py")]) == 2
 
 
 def test_what_is_printed():
     text = "\n".join(describe(made()))
-    assert "train_loss 0.5 (0.4 to 0.6), 6 seeds, 4 of them fresh" in text and "lr = 0.0625 (2^-4)" in text
+    assert "train_loss 0.5 (0.4 to 0.6) at width 32, depth 2, 6 seeds, 4 of them fresh" in text
+    assert "lr = 0.0625 (2^-4)" in text
     assert "-0.5 to +0.25+" in text and "10 %" in text and "beyond the range" in text
     assert "blocks.#.weight x 4" in text and "0.03125" in text and "1 % of what the same runs take" in text
-    assert "0.7 (0.65 to 0.75), 2 seeds, against 0.5 at the base: as good." in text
+    assert "0.7 (0.65 to 0.75), 2 seeds, against 0.5 at width 32, depth 2: as good." in text
 
 
 @pytest.mark.parametrize(

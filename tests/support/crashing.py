@@ -14,14 +14,17 @@ from trimtab.sweeps.store import Store
 
 # A data file whose batches let a test act on a sweep at events, however fast the machine is. The environment
 # says what happens: nothing (no variable), HOLD (a folder): the first process to reach a step of HOLDS writes
-# its number there and waits to be killed; PACE (a file): every batch takes 5 ms until that file is there.
+# its number there and waits to be killed, with HOLD_SEED only in runs of that seed; PACE (a file): every
+# batch takes 5 ms until that file is there.
 GATED = """
 import os, pathlib, time, torch
 
 HOLDS = (20, 40, 60, 80, 100)
 
-def gate(split, step):
+def gate(split, seed, step):
     hold, pace = os.environ.get("HOLD"), os.environ.get("PACE")
+    if os.environ.get("HOLD_SEED", str(seed)) != str(seed):
+        hold = None
     if pace and not os.path.exists(pace):
         time.sleep(0.005)
     if hold and split == "train" and step in HOLDS:
@@ -34,7 +37,7 @@ def gate(split, step):
         time.sleep(600)
 
 def drawn(split, seed, step, *shape):
-    gate(split, step)
+    gate(split, seed, step)
     g = torch.Generator().manual_seed(seed * 1009 + step)
     x = torch.randn(16, *shape, generator=g)
     return x, (x.flatten(1)[:, :10]).argmax(1)
@@ -46,7 +49,7 @@ def images(split, seed, step):
     return drawn(split, seed, step, 1, 8, 8)
 
 def letters(split, seed, step):
-    gate(split, step)
+    gate(split, seed, step)
     g = torch.Generator().manual_seed(seed * 1009 + step)
     x = torch.randint(0, 9, (6, 9), generator=g)
     return x, (x + 1) % 9
@@ -74,16 +77,15 @@ def write(folder: Path, sweep: dict) -> Path:
     return path
 
 
-def start(path: Path, workers=2, gates=None, **popen):
-    """The sweep command; `gates`: the variables of GATED."""
+def start(path: Path, workers=2, gates=None, command=("sweep",), **popen):
+    """The sweep command, or another with its options; `gates`: the variables of GATED."""
     env = os.environ | {"OMP_NUM_THREADS": "1"} | {k: str(v) for k, v in (gates or {}).items()}
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    name, *options = command
     return subprocess.Popen(
-        [sys.executable, "-m", "trimtab.cli", "sweep", str(path), "--workers", str(workers)],
+        [sys.executable, "-m", "trimtab.cli", name, str(path), "--workers", str(workers), *options],
         env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        **popen,
+        **(pipes | popen),
     )
 
 

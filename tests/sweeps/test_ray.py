@@ -85,6 +85,38 @@ def test_a_cluster_gives_the_local_engines_bits_in_fleets_and_alone(tmp_path, ad
     assert Store(tmp_path / "ray.db").to_pandas().fleet.unique() == [16]
 
 
+@needs_ray
+@pytest.mark.slow
+def test_a_tune_on_a_cluster_gives_the_local_answer(tmp_path, address):
+    """Rounds of a search, finalists at a larger size, a user's own model and data, in one connection."""
+    import trimtab
+
+    own_files(tmp_path)
+    run = OWN | {"steps": 5, "optimizer": "sgd", "eval_examples": 0}
+    table = dict(base=[8, 2], target=[32, 2], trials=4, per_round=2, finalists=2, final_seeds=2, run=run)
+    path = write(tmp_path, table | {"search": {"lr": {"log2": [-6, -1]}}})
+    local = trimtab.tune(path, tmp_path / "local.db")
+    assert trimtab.tune(path, tmp_path / "ray.db", engine="ray", address=address).to_json() == local.to_json()
+    same(results(tmp_path / "ray.db"), results(tmp_path / "local.db"))
+    assert local.best.size == (16, 2) and all(v[3] == 1 for v in results(tmp_path / "ray.db").values())
+    with pytest.raises(InputError, match="engine: must be one of local, ray: got 'slurm'"):
+        trimtab.tune(path, tmp_path / "other.db", engine="slurm")
+
+
+@needs_ray
+@pytest.mark.slow
+def test_an_adaptive_sweep_on_a_cluster_asks_for_the_same(tmp_path, address):
+    import trimtab
+
+    axes = {"lr": {"log2": [-6, 0], "step": 1}}
+    table = dict(base=[8, 3], depths=[3, 6], seeds=2, axes=axes, run=SMALL | {"steps": 20})
+    table |= {"search": {"adaptive": True, "runs": 20}}
+    path = write(tmp_path, table)
+    trimtab.sweep(path, tmp_path / "local.db")
+    trimtab.sweep(path, tmp_path / "ray.db", engine="ray", address=address)
+    same(results(tmp_path / "ray.db"), results(tmp_path / "local.db"))
+
+
 # Seed 6 raises. Seed 7 kills its own task, once, when a checkpoint of it has reached the driver.
 UNKIND = """
 import os, pathlib, signal, time

@@ -91,6 +91,33 @@ def test_each_fault_has_its_path(changes, path, words):
     assert path in found and words in found[path], found
 
 
+@pytest.mark.parametrize(
+    ("base", "target", "given", "size"),
+    [
+        ([64, 3], [512, 3], "auto", (128, 3)),
+        ([64, 3], [256, 3], "auto", (128, 3)),  # four times: a second size is still half of it
+        ([64, 3], [192, 9], "auto", (64, 3)),  # nothing grows fourfold
+        ([64, 3], [64, 24], "auto", (64, 6)),
+        ([64, 3], [512, 24], "auto", (128, 6)),
+        ([64, 3], [512, 3], "base", (64, 3)),
+        ([64, 3], [512, 3], [256, 3], (256, 3)),
+    ],
+)
+def test_where_finalists_are_compared(base, target, given, size):
+    assert read({**GOOD, "base": base, "target": target, "final_size": given}).final_size == size
+
+
+@pytest.mark.parametrize("given", ["large", [64], [0, 3], 128])
+def test_a_final_size_that_is_none(given):
+    found = faults_of(final_size=given)
+    assert list(found) == ["final_size"] and "'auto', 'base' or a size" in found["final_size"]
+
+
+def test_a_final_size_that_the_model_does_not_take():
+    found = faults_of(run={"model": "resnet"}, final_size=[64, 4])
+    assert "multiple of 3" in found["final_size"]
+
+
 def test_multipliers_by_role_are_axes():
     changes = {"search": {"lr": {"log2": [-9, -4]}, "roles.input.lr": {"log2": [-2, 2]}}}
     assert read({**GOOD, **changes}).space.axes[1].name == "roles.input.lr"

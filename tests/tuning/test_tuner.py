@@ -23,8 +23,8 @@ FILE = dict(
     trials=12,
     per_round=4,
     seeds=2,
-    finalists=2,
-    final_seeds=1,
+    finalists=3,
+    final_seeds=2,
     run=dict(optimizer="adamw", steps=6, batch_size=16, eval_examples=0, schedule="cosine", clip=1.0),
     search=dict(lr=dict(log2=[-10, -2]), warmup={"from": 0.0, "to": 0.5}),
     confirm=dict(size=[32, 2], seeds=2),
@@ -42,7 +42,7 @@ def test_the_answer(tuned):
     found, _ = tuned
     assert isinstance(found, trimtab.Tuned)
     assert set(found.best.values) == {"lr", "warmup"} and found.best.low < found.best.loss < found.best.high
-    assert found.best.seeds == 3 and found.best.fresh == 1 and found.failed == 0
+    assert found.best.seeds == found.best.fresh == 2 and found.best.size == (32, 2) and found.failed == 0
     assert [row.name for row in found.sensitivity] == ["lr", "warmup"]
     assert found.confirmation.seeds == 2 and found.confirmation.size == (32, 2)
     assert found.cost.share == pytest.approx(found.cost.flops / found.cost.at_target)
@@ -74,13 +74,34 @@ def test_half_and_then_all_is_all_at_once(tuned, tmp_path):
     assert trimtab.tune(FILE, store, workers=1) == found
 
 
+def slots_of(store):
+    """Slots of each size's fleets, as the store has them."""
+    table = store.to_pandas()
+    held = {(row.width, row.depth): int(row.fleet) for row in table.itertuples()}
+    return held.__getitem__
+
+
+def test_the_runs_of_a_tune(tuned):
+    """Two seeds of each trial at the base; one fresh seed of three finalists and another of the better two at
+    twice the width; at the same size two seeds that took no part in the choice."""
+    found, path = tuned
+    table = Store(path).to_pandas()
+    larger = table[table.width == 32]
+    assert set(table[table.width == 16].seed) == {0, 1} and set(table.width) == {16, 32}
+    counts = larger.groupby("seed").size().to_dict()
+    # warmups round to whole steps: two finalists may be one run
+    assert counts[2] in (2, 3) and counts[3] in (1, 2) and counts[4] == counts[5] == 1 and len(counts) == 4
+    counted = table[~table.seed.isin((4, 5))]
+    assert found.cost.runs == len(counted) and found.cost.flops == pytest.approx(counted.flops.sum())
+
+
 def test_any_part_of_the_results_goes_on_to_the_same_runs(tuned):
     """As if killed at any moment: whatever is known, what is asked for is part of the whole, and it ends
     alike."""
     found, path = tuned
     store = Store(path)
     made, known = read(FILE), read_results(store, "train_loss")
-    slots = int(store.to_pandas()["fleet"].iloc[0])
+    slots = slots_of(store)
     end = Replay(made, known, slots).walk()
     assert not end.wanted and len(end.trials) == found.cost.trials
     generator = torch.Generator().manual_seed(0)
@@ -88,7 +109,11 @@ def test_any_part_of_the_results_goes_on_to_the_same_runs(tuned):
         keep = torch.rand(len(known), generator=generator) < torch.rand((), generator=generator)
         held = {cell: row for (cell, row), kept in zip(known.items(), keep, strict=True) if kept}
         while (now := Replay(made, held, slots).walk()).wanted:
-            asked = [run.model_copy(update={"fleet": slots}).hash for run in now.wanted]
+            sizes = [(run.width, run.depth) for run in now.wanted]
+            asked = [
+                run.model_copy(update={"fleet": slots(size)}).hash
+                for run, size in zip(now.wanted, sizes, strict=True)
+            ]
             assert set(asked) <= set(known) and not set(asked) & set(held)
             held |= {cell: known[cell] for cell in asked}
         assert (now.trials, now.finals, now.why) == (end.trials, end.finals, end.why)

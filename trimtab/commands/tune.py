@@ -30,6 +30,9 @@ class Tune:
     """Processes."""
     threads: int = 1
     """Threads of each process."""
+    ray: Text = None
+    """Train as tasks of a Ray cluster: local (a Ray of --workers slots for this call), auto (the one that
+    runs on this machine) or HOST:PORT of its head. A cluster runs whatever code it is sent."""
     json: bool = False
     """Print everything as JSON, without progress."""
 
@@ -50,7 +53,13 @@ class Tune:
         try:
             with display:
                 found = tune(
-                    self.config, self.store, workers=self.workers, threads=self.threads, progress=display
+                    self.config,
+                    self.store,
+                    workers=self.workers,
+                    threads=self.threads,
+                    engine="local" if self.ray is None else "ray",
+                    address=self.ray or "local",
+                    progress=display,
                 )
         except Stopped as error:
             print(f"trimtab: {error}", file=sys.stderr)
@@ -65,7 +74,7 @@ def describe(found: Tuned) -> list[str]:
     """The answer in the terminal: the best, what matters, what to set, the snippet, what it cost."""
     (width, depth), (base_width, base_depth) = found.size, found.base
     return [
-        f"Best at width {base_width}, depth {base_depth} ({found.scheme}): {_best(found)}",
+        f"Best with base width {base_width}, depth {base_depth} ({found.scheme}): {_best(found)}",
         *(f"  {name} = {value:.6g}{_power(value)}" for name, value in found.best.values.items()),
         "",
         "How much each matters, around the best:",
@@ -89,7 +98,11 @@ def _best(found: Tuned) -> str:
     within = "" if best.low is None or best.high is None else f" ({best.low:.4g} to {best.high:.4g})"
     fresh = f", {best.fresh} of them fresh" if best.fresh else ""
     lost = f", {best.diverged} diverged" if best.diverged else ""
-    return f"{best.metric} {best.loss:.4g}{within}, {best.seeds} seeds{fresh}{lost}"
+    return f"{best.metric} {best.loss:.4g}{within} at {_size(best.size)}, {best.seeds} seeds{fresh}{lost}"
+
+
+def _size(size: tuple[int, int]) -> str:
+    return f"width {size[0]}, depth {size[1]}"
 
 
 def _power(value: float) -> str:
@@ -153,7 +166,5 @@ def _confirmation(found: Tuned) -> list[str]:
     within = "" if c.low is None or c.high is None else f" ({c.low:.4g} to {c.high:.4g})"
     loss = "no run trained" if c.loss is None else f"{found.best.metric} {c.loss:.4g}{within}"
     lost = f", {c.diverged} diverged" if c.diverged else ""
-    where = f"Confirmed at width {c.size[0]}, depth {c.size[1]}"
-    return [
-        f"{where}: {loss}, {c.seeds} seeds{lost}, against {found.best.loss:.4g} at the base: {c.verdict}."
-    ]
+    against = f"against {found.best.loss:.4g} at {_size(found.best.size)}"
+    return [f"Confirmed at {_size(c.size)}: {loss}, {c.seeds} seeds{lost}, {against}: {c.verdict}."]

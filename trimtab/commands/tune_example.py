@@ -10,11 +10,12 @@ name = "digits"                    # shown in reports; default "tune"
 base = [64, 3]                     # [width, depth] of the model that is tuned; required
 target = [512, 3]                  # of the model that is going to be trained; required
 scheme = "depth-mup"               # sp, ntk, mup, depth-mup, completep
-trials = 64                        # points that are tried at most, fewer if nothing more is to be gained
-seeds = 2                          # runs of each point
+# trials = 96                      # points that are tried at most, fewer if nothing more is to be gained
+# seeds = 1                        # runs of each point: more points say more than more seeds
 # per_round = 16                   # points proposed at once
-# finalists = 4                    # points that get further seeds at the end
-# final_seeds = 4                  # how many: fresh seeds, so that the best of many is not just the luckiest
+# finalists = 12                   # points that are compared at the end, spread over those that tie
+# final_size = "auto"              # where: "auto" (twice the base if the target is 4 times), "base", [128, 3]
+# final_seeds = 4                  # fresh seeds of the better half, so that the best is not just the luckiest
 # metric = "train_loss"            # or test_loss
 # method = "refine"                # or "optuna": pip install 'trimtab[optuna]'
 # seed = 0                         # of the proposals
@@ -23,10 +24,10 @@ seeds = 2                          # runs of each point
 [search]                           # each {{ log2 = [low, high] }}, or {{ from = low, to = high }}
 lr = {{ log2 = [-12, -3] }}          # 2^-12 to 2^-3: the base's rate
 gamma0 = {{ log2 = [-4, 2] }}        # richness: how far features move
+"roles.input.lr" = {{ log2 = [-4, 3] }}  # the input's rate over that of the rest
 # weight_decay = {{ log2 = [-10, 0] }}    # an example, as are those below
 # beta2 = {{ log2 = [-10, -3] }}     # of 1 - beta2; beta1 and momentum likewise
 # warmup = {{ from = 0.0, to = 0.3 }}  # a fraction of the steps
-# "roles.input.lr" = {{ log2 = [-4, 3] }}  # the input's rate over that of the rest
 
 [run]                              # what all runs share: keys as in sweep.toml, which `trimtab new` explains
 model = "mlp"                      # mlp, resnet, vit, gpt, hf:llama, or your own build(width, depth)
@@ -39,7 +40,7 @@ schedule = "cosine"                # of the rate: constant, cosine, linear, step
 eval_examples = 0                  # no test split is looked at
 
 [confirm]                          # try the answer at a size in between
-size = [128, 3]
+size = [256, 3]
 # seeds = 4
 
 [budget]

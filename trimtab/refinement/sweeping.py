@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trimtab.errors import InputError, faults
+from trimtab.errors import faults
 from trimtab.files import looking_in
 from trimtab.runs.config import RunConfig
 from trimtab.sweeps import driver, grid, placement
 from trimtab.sweeps.driver import Outcome
+from trimtab.sweeps.engines.choice import choose_engine
 from trimtab.sweeps.grid import SweepConfig
 from trimtab.sweeps.rounds import Listed, run_rounds
 from trimtab.sweeps.store import Store
@@ -57,12 +58,13 @@ def sweep(
             progress=progress,
             threads=threads,
         )
-    if engine != "local":
-        raise InputError(f"engine: an adaptive sweep runs on 'local' in this version, got {engine!r}.")
-    if problems := driver.call_faults(config, store, workers):
+    problems = driver.call_faults(config, store, workers)
+    chosen = choose_engine(engine, address, problems)
+    if problems or chosen is None:
         raise faults("trimtab sweep:", problems)
     place = driver.store_path(config, store)
-    made = placement.settle(made, what=str(config) if isinstance(config, str | Path) else "the sweep")
+    what = str(config) if isinstance(config, str | Path) else "the sweep"
+    made = placement.settle(made, remote=engine == "ray" and address != "local", what=what)
     from trimtab.refinement.walk import Walk  # with the statistics, for which a grid need not wait
 
     walk = Walk(made)
@@ -75,7 +77,8 @@ def sweep(
         return step.runs
 
     listed = Listed(**{f.name: getattr(made, f.name) for f in dataclasses.fields(SweepConfig)})
-    return run_rounds(listed, ask, place, workers=workers, threads=threads, progress=progress)
+    options: dict[str, Any] = dict(workers=workers, threads=threads, progress=progress)
+    return run_rounds(listed, ask, place, engine=chosen, **options)
 
 
 def asks_next(store: Store) -> list[str]:

@@ -17,6 +17,8 @@ from trimtab.errors import InputError
 from trimtab.files import looking_in
 from trimtab.runs.config import RunConfig
 from trimtab.sweeps.driver import Driver, Outcome
+from trimtab.sweeps.engines.job import Engine, Job
+from trimtab.sweeps.engines.local import Local
 from trimtab.sweeps.grid import SweepConfig
 from trimtab.sweeps.store import Store
 
@@ -39,8 +41,17 @@ class Listed(SweepConfig):
 class Rounds(Driver):
     """A driver that asks for more when all is done."""
 
-    def __init__(self, config: Listed, ask: Ask, path: Path, workers: int, threads: int, progress: Any):
-        super().__init__(config, path, workers, threads, None, progress)
+    def __init__(
+        self,
+        config: Listed,
+        ask: Ask,
+        path: Path,
+        workers: int,
+        threads: int,
+        progress: Any,
+        engine: Callable[[Job], Engine] = Local,
+    ):
+        super().__init__(config, path, workers, threads, None, progress, engine=engine)
         self.listed, self.ask = config, ask
 
     def _fill(self) -> None:
@@ -63,7 +74,14 @@ class Rounds(Driver):
 
 
 def run_rounds(
-    config: Listed, ask: Ask, store: str | Path, *, workers: int = 2, threads: int = 1, progress: Any = None
+    config: Listed,
+    ask: Ask,
+    store: str | Path,
+    *,
+    workers: int = 2,
+    threads: int = 1,
+    progress: Any = None,
+    engine: Callable[[Job], Engine] = Local,
 ) -> Outcome:
     """Run what `ask` asks for until it asks for nothing.
 
@@ -71,6 +89,7 @@ def run_rounds(
         config: name, base, fleet and budget of the runs.
         ask: (store) -> runs. Those in the store already are not run again; () ends it. It must give the same
             answer for the same results, so that a killed call goes on where it was.
+        engine: what runs the cells, as `choose_engine` gives it.
 
     Raises:
         Stopped: interrupted, or the disk is full: the same call goes on.
@@ -79,4 +98,4 @@ def run_rounds(
     if not place.parent.is_dir():
         raise InputError(f"the store's folder must exist: there is no {place.parent.resolve()}.")
     with looking_in(config.folder):
-        return Rounds(config, ask, place, workers, threads, progress).go()
+        return Rounds(config, ask, place, workers, threads, progress, engine).go()

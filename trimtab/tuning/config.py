@@ -3,6 +3,7 @@
 base, target      the sizes: the search happens at the base, the answer is for the target
 [run]             what all runs share, as in sweep.toml
 [search]          one line per hyperparameter: { log2 = [low, high] } or { from = low, to = high }
+final_size        where the finalists are compared: by default larger than the base, smaller than the target
 [confirm]         optional: runs at a size in between with the numbers that were found
 """
 
@@ -29,6 +30,7 @@ Whole = Annotated[int, Field(ge=1, lt=2**31, strict=True)]
 Ratio = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Size = tuple[Whole, Whole]
 PAIR = "must be [width, depth], two whole numbers >= 1"
+GROWS = 4  # times as large as the base's: an axis of the target that is doubled for the finalists
 
 
 class _Table(BaseModel):
@@ -76,10 +78,11 @@ class _File(_Table):
     target: Annotated[Target, BeforeValidator(_as_table)]
     scheme: str = "depth-mup"
     method: Literal["refine", "optuna"] = "refine"
-    trials: Annotated[int, Field(ge=2, le=10_000, strict=True)] = 64
+    trials: Annotated[int, Field(ge=2, le=10_000, strict=True)] = 96
     per_round: Annotated[int, Field(ge=1, le=1000, strict=True)] = 16
-    seeds: Annotated[int, Field(ge=1, le=1000, strict=True)] = 2
-    finalists: Annotated[int, Field(ge=1, le=100, strict=True)] = 4
+    seeds: Annotated[int, Field(ge=1, le=1000, strict=True)] = 1
+    finalists: Annotated[int, Field(ge=1, le=100, strict=True)] = 12
+    final_size: Literal["auto", "base"] | Size = "auto"
     final_seeds: Annotated[int, Field(ge=0, le=1000, strict=True)] = 4
     metric: Literal["train_loss", "test_loss"] = "train_loss"
     seed: Annotated[int, Field(ge=0, lt=2**31, strict=True)] = 0
@@ -97,8 +100,8 @@ class TuneConfig:
     Attributes:
         run: fields that every run has. space: what is searched.
         trials: points that are tried at most, each with `seeds` seeds. per_round: points proposed at once.
-        finalists: points that get `final_seeds` further seeds at the end: the best of many noisy numbers
-            looks better than it is, and fresh seeds say how good it is.
+        finalists: points that are compared at `final_size` with up to `final_seeds` fresh seeds: the best of
+            many noisy numbers looks better than it is, and what ties at the base need not tie at the target.
         seed: of the proposals. folder: of the file, where `file.py:function` is looked for first.
     """
 
@@ -113,6 +116,7 @@ class TuneConfig:
     per_round: int
     seeds: int
     finalists: int
+    final_size: tuple[int, int]
     final_seeds: int
     metric: Literal["train_loss", "test_loss"]
     seed: int
@@ -187,6 +191,8 @@ def _validate(given: dict[str, Any], folder: Path | None) -> tuple[TuneConfig | 
         found += missing_rate(run, axes)
     found += missing_parts(run, metric=made.metric, method=made.method, same_horizon=made.target.same_horizon)
     sizes = {"base": made.base, "target": (made.target.width, made.target.depth)}
+    if made.final_size != made.base:
+        sizes["final_size"] = made.final_size
     if made.confirm is not None:
         sizes["confirm.size"] = made.confirm.size
     more = run_faults(run, axes, sizes, base=made.base, scheme=made.scheme)
@@ -206,6 +212,7 @@ def _made(file: _File, axes: list[Axis], folder: Path | None) -> TuneConfig:
         per_round=file.per_round,
         seeds=file.seeds,
         finalists=file.finalists,
+        final_size=_final_size(file),
         final_seeds=file.final_seeds,
         metric=file.metric,
         seed=file.seed,
@@ -214,6 +221,21 @@ def _made(file: _File, axes: list[Axis], folder: Path | None) -> TuneConfig:
         budget=file.budget.model_dump(),
         folder=folder,
     )
+
+
+def _final_size(file: _File) -> Size:
+    """Where the finalists are compared: every axis that grows at least fourfold is doubled.
+
+    The first doubling is where most of the difference between a narrow network and a wide one goes, and the
+    runs there are still a small part of the target's.
+    """
+    if file.final_size == "base":
+        return file.base
+    if file.final_size != "auto":
+        return file.final_size
+    to = (file.target.width, file.target.depth)
+    width, depth = (2 * a if b >= GROWS * a else a for a, b in zip(file.base, to, strict=True))
+    return width, depth
 
 
 def _key_fault(problem: Mapping[str, Any]) -> Fault:
@@ -226,6 +248,8 @@ def _key_fault(problem: Mapping[str, Any]) -> Fault:
         "0",
         "1",
     )
+    if place[0] == "final_size":  # of two shapes pydantic reports a fault for each
+        return Fault("final_size", f"must be 'auto', 'base' or a size: {PAIR.removeprefix('must be ')}")
     if place[0] == "base" and len(place) == 1 and kind == "missing":
         return Fault("base", "is required", next_step="[width, depth] of the model that is tuned")
     if whole and (place[-1] not in ("base", "size") or kind != "missing"):

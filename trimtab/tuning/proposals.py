@@ -2,6 +2,10 @@
 
     start         points of a scrambled Sobol sequence
     then          argmax over candidates of  EI(x) = E[max(0, z* - z(x))],   z* the lowest mean tried
+    spread        that once, and three times  argmax sd(z(x))  over what may tie: z(x) - sd(z(x)) ties with z*
+
+`spread` is for the sake of a target: where the loss has a valley, one point of it is not the answer but its
+whole length is, from which a larger size then chooses (`larger`).
 
 Several points of one round are chosen one after the other, each as if those before it had given what is
 expected of them. So the first k points of a round do not depend on how many it has, and a search that was cut
@@ -48,22 +52,30 @@ def start_size(space: Space, per_round: int) -> int:
     return per_round * -(-(2 * len(space) + 2) // per_round)
 
 
-def propose(space: Space, trials: Sequence[Trial], count: int, *, per_round: int, seed: int) -> Round:
-    """The next points, at most `count`, given all trials so far."""
+def propose(
+    space: Space, trials: Sequence[Trial], count: int, *, per_round: int, seed: int, spread: bool = False
+) -> Round:
+    """The next points, at most `count`, given all trials so far.
+
+    Args:
+        spread: the whole of what ties with the best is wanted, not one point of it.
+    """
     with threadpool_limits(1):  # sums in one order, whatever else the machine does
         begun = start_size(space, per_round)
         seen = observe(trials) if trials else None
         if len(trials) < begun or seen is None:
             return _start(space, trials, count, seed)
-        surface = Surface(seen, seed)
-        candidates = _candidates(space, surface, trials, seed)
+        surface = Surface(seen, seed, space.features())
+        means = surface.predict(seen.x)[0]
+        candidates = candidates_of(space, trials, means, seed)
         if not len(candidates):
             return Round((), 0.0, "every point of the grid was tried")
-        incumbent = float(surface.predict(seen.x)[0].min())
+        incumbent = float(means.min())
         gain = float(expected_gain(surface, candidates, incumbent).max()) * surface.scale
-        if len(trials) > begun and gain < max(SMALL, LITTLE * (seen.noise or 0.0)):
+        known = not spread or _are_known(surface, candidates, incumbent)
+        if len(trials) > begun and known and gain < max(SMALL, LITTLE * surface.error):
             return Round((), gain, f"a further round is expected to gain {100 * gain:.2g} % of the loss")
-        return Round(_choose(surface, candidates, incumbent, count), gain)
+        return Round(choose(surface, candidates, incumbent, count, spread=spread), gain)
 
 
 def _start(space: Space, trials: Sequence[Trial], count: int, seed: int) -> Round:
@@ -80,12 +92,12 @@ def _sobol(dimensions: int, count: int, seed: int) -> Floats:
     return qmc.Sobol(dimensions, rng=np.random.default_rng(seed)).random_base2(int(np.ceil(np.log2(count))))
 
 
-def _candidates(space: Space, surface: Surface, trials: Sequence[Trial], seed: int) -> Floats:
-    """Points of the grid that were not tried: over the whole box, and around the best."""
+def candidates_of(space: Space, trials: Sequence[Trial], means: Floats, seed: int) -> Floats:
+    """Points of the grid that were not tried: over the whole box, and around those of the lowest means."""
     rows = list(_sobol(len(space), CANDIDATES, seed + 1))
     draw = np.random.default_rng([seed, len(trials)])
-    x = surface.seen.x
-    for i in np.argsort(surface.predict(x)[0], kind="stable")[:AROUND]:
+    x = np.array([trial.point for trial in trials], dtype=float)
+    for i in np.argsort(means, kind="stable")[:AROUND]:
         for reach in REACH:
             rows += list(x[i] + reach * draw.standard_normal((NEAR, len(space))))
     tried = {trial.point for trial in trials}
@@ -100,14 +112,30 @@ def expected_gain(surface: Surface, x: Floats, incumbent: float) -> Floats:
     return deviation * (t * ndtr(t) + np.exp(-0.5 * t * t) / np.sqrt(2 * np.pi))
 
 
-def _choose(
-    surface: Surface, candidates: Floats, incumbent: float, count: int
+def _are_known(surface: Surface, candidates: Floats, incumbent: float) -> bool:
+    """Whether all that may tie with the best is known as well as a trial would say it."""
+    means, deviations = surface.predict(candidates)
+    tied = surface.tied(means - deviations, incumbent)
+    return not (surface.scale * deviations[tied] > surface.error).any()
+
+
+def choose(
+    surface: Surface, candidates: Floats, incumbent: float, count: int, *, spread: bool = False
 ) -> tuple[tuple[float, ...], ...]:
+    """At most `count` of the candidates, one after the other.
+
+    Args:
+        spread: three of four are the least known ones of those that may tie with the best.
+    """
     chosen: list[tuple[float, ...]] = []
     left = np.ones(len(candidates), dtype=bool)
     while len(chosen) < count and left.any():
-        gains = np.where(left, expected_gain(surface, candidates, incumbent), -np.inf)
-        i = int(np.argmax(gains))
+        worth = expected_gain(surface, candidates, incumbent)
+        if spread and len(chosen) % 4:
+            means, deviations = surface.predict(candidates)
+            tied = left & surface.tied(means - deviations, incumbent)
+            worth = np.where(tied, deviations, -1.0) if tied.any() else worth
+        i = int(np.argmax(np.where(left, worth, -np.inf)))
         left[i] = False
         chosen.append(tuple(candidates[i].tolist()))
         surface = surface.believing(candidates[i])
@@ -115,11 +143,11 @@ def _choose(
     return tuple(chosen)
 
 
-def ranking(trials: Sequence[Trial], seed: int) -> list[tuple[float, ...]]:
+def ranking(space: Space, trials: Sequence[Trial], seed: int) -> list[tuple[float, ...]]:
     """The tried points, best first, by the surface: one lucky seed does not make a point the best."""
     seen = observe(trials)
     if seen is None:
         return []
     with threadpool_limits(1):
-        means = Surface(seen, seed).predict(seen.x)[0] if len(trials) > 2 else seen.y
+        means = Surface(seen, seed, space.features()).predict(seen.x)[0] if len(trials) > 2 else seen.y
     return [trials[i].point for i in np.argsort(means, kind="stable")]

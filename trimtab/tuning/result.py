@@ -12,16 +12,17 @@ from typing import Any
 from trimtab.errors import InputError
 from trimtab.files import json_ready
 
-FORMAT = 1
+FORMAT = 2
 LEVEL = 0.95  # of the intervals
 
 
 @dataclass(frozen=True)
 class Best:
-    """The best trial at the base.
+    """The best trial.
 
     Attributes:
         values: {hyperparameter: value} at base size.
+        size: (width, depth) at which the finalists were compared, and `loss` measured.
         loss: geometric mean over `seeds` seeds; low, high: 95 % interval of it (Student's t on log loss);
             None where one seed cannot tell.
         fresh: how many of the seeds were drawn only after the point had been chosen.
@@ -29,6 +30,7 @@ class Best:
 
     values: dict[str, float]
     metric: str
+    size: tuple[int, int]
     loss: float
     low: float | None
     high: float | None
@@ -69,9 +71,10 @@ class Tuned:
     """The answer of `trimtab.tune`.
 
     Attributes:
-        best: at the base. sensitivity: one row per hyperparameter. target: one row per parameter group.
+        best: what was found at the base and was best among the finalists. sensitivity: one row per
+            hyperparameter. target: one row per parameter group.
         snippet: Python that builds base and target and trains the target with these numbers.
-        expected: the target's loss is expected not to be above this, the upper end of the base's interval.
+        expected: the target's loss is expected not to be above this, the upper end of the best's interval.
         size, base, scheme: what was asked. why: why no further trial was made. notes: what to know.
         failed: runs that raised.
     """
@@ -93,7 +96,7 @@ class Tuned:
 
     @property
     def exit_code(self) -> int:
-        """0 good; 1 the confirming runs are worse than the base; 3 they cannot tell; 4 some runs failed."""
+        """0 good; 1 the confirming runs are worse than the best; 3 they cannot tell; 4 some runs failed."""
         if self.confirmation is not None and self.confirmation.verdict != "as good":
             return 1 if self.confirmation.verdict == "worse" else 3
         return 4 if self.failed else 0
@@ -119,7 +122,7 @@ class Tuned:
                 held,
                 base=tuple(held["base"]),
                 size=tuple(held["size"]),
-                best=Best(**held["best"]),
+                best=Best(**_tuples(held["best"])),
                 sensitivity=tuple(Sensitivity(**row) for row in held["sensitivity"]),
                 target=tuple(Group(**_tuples(row)) for row in held["target"]),
                 cost=Cost(**held["cost"]),

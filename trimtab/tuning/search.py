@@ -1,6 +1,7 @@
-"""The search at base size as rounds over a store.
+"""The search as rounds over a store: points at base size, then its finalists at a larger one.
 
     trials of round 1 .. r  --propose-->  trials of round r + 1  -->  cells (points x seeds)  -->  store
+    all trials  --finalists-->  half of the fresh seeds at `final_size`  -->  the better half: the other seeds
 
 The whole search is replayed from its beginning at every call: a round whose runs are all in the store costs
 nothing, the first one that is not is what to run now. So there is no state beside the results, and a killed
@@ -10,7 +11,7 @@ search goes on to the same answer. Cells of a round differ only in numbers and t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +19,12 @@ from trimtab.errors import TrimtabError
 from trimtab.runs.config import RunConfig
 from trimtab.sweeps.store import Store
 from trimtab.tuning.config import TuneConfig
+from trimtab.tuning.larger import finalists
 from trimtab.tuning.proposals import Round, propose, ranking, start_size
 from trimtab.tuning.surface import Trial
 
 Point = tuple[float, ...]
+Size = tuple[int, int]
 Results = Mapping[str, Mapping[str, Any]]  # {cell: {"state", "loss", "flops"}}
 
 
@@ -30,7 +33,9 @@ class Search:
     """A search as far as it got.
 
     Attributes:
-        trials: all finished points with the seeds of the search. finals: the finalists with all their seeds.
+        trials: all finished points with the seeds of the search. finals: the finalists that were compared to
+            the end, with all their seeds: at the base those of the search and the fresh ones, else the fresh.
+        runs: how many took part, those of finalists that left half way too.
         wanted: runs to make now; empty when the search is over. why: why no further point was tried.
         failed: runs that raised: they say nothing about a point.
     """
@@ -38,6 +43,7 @@ class Search:
     trials: tuple[Trial, ...]
     finals: tuple[Trial, ...]
     wanted: tuple[RunConfig, ...]
+    runs: int
     flops: float
     failed: int
     why: str = ""
@@ -57,11 +63,16 @@ def read_results(store: Store, metric: str) -> dict[str, dict[str, Any]]:
 
 
 class Replay:
-    """One walk through the search, given what is known now."""
+    """One walk through the search, given what is known now.
 
-    def __init__(self, config: TuneConfig, known: Results, slots: int = 1):
+    Args:
+        slots: of the fleets of a size: part of a cell's name.
+    """
+
+    def __init__(self, config: TuneConfig, known: Results, slots: Callable[[Size], int] = lambda size: 1):
         self.config, self.known, self.slots = config, known, slots
-        self.flops, self.failed = 0.0, 0
+        self.used: dict[str, float] = {}  # {cell: FLOPs}: two points may round to one run
+        self.failed = 0
 
     def walk(self) -> Search:
         """Round by round until runs are missing or the search is over."""
@@ -76,19 +87,34 @@ class Replay:
             if not found.points:
                 why = found.why
                 break
-            wanted, fresh = self._look_up(found.points, range(c.seeds))
+            wanted, fresh = self._look_up(found.points, range(c.seeds), c.base)
             if wanted:
                 return self._now(trials, [], wanted, "")
             trials += fresh
-        best = ranking(trials, c.seed)[: c.finalists]
-        wanted, finals = self._look_up(best, range(c.seeds, c.seeds + c.final_seeds))
-        held = {trial.point: trial.losses for trial in trials}
-        finals = (
-            [Trial(t.point, held[t.point] + t.losses) for t in finals]
-            if c.final_seeds
-            else [Trial(point, held[point]) for point in best]
-        )
+        wanted, finals = self._compare(trials)
         return self._now(trials, [] if wanted else finals, wanted, why)
+
+    def _compare(self, trials: Sequence[Trial]) -> tuple[list[RunConfig], list[Trial]]:
+        """(runs that are missing, the finalists): half of the seeds for all, the rest for the better half."""
+        c = self.config
+        if c.final_size == c.base or not c.final_seeds:
+            held = {trial.point: trial.losses for trial in trials}
+            now = [Trial(point, held[point]) for point in ranking(c.space, trials, c.seed)[: c.finalists]]
+        else:
+            now = [Trial(point, ()) for point in finalists(c.space, trials, c.finalists, c.seed)]
+        some = range(c.seeds, c.seeds + (c.final_seeds + 1) // 2)
+        wanted, now = self._add(now, some)
+        if wanted:
+            return wanted, []
+        better = sorted(now, key=_rank)[: (len(now) + 1) // 2]
+        wanted, now = self._add(better, range(some.stop, c.seeds + c.final_seeds))
+        return wanted, [] if wanted else now
+
+    def _add(self, trials: Sequence[Trial], seeds: range) -> tuple[list[RunConfig], list[Trial]]:
+        """(runs that are missing, the same points with these seeds of the final size added)."""
+        wanted, more = self._look_up([trial.point for trial in trials], seeds, self.config.final_size)
+        fresh = {trial.point: trial.losses for trial in more}
+        return wanted, [Trial(t.point, t.losses + fresh.get(t.point, ())) for t in trials]
 
     def _propose(self, trials: Sequence[Trial], count: int) -> Round:
         c = self.config
@@ -96,21 +122,25 @@ class Replay:
             from trimtab.tuning.optuna_proposals import propose as ask
 
             return ask(c.space, trials, count, start=start_size(c.space, c.per_round), seed=c.seed)
-        return propose(c.space, trials, count, per_round=c.per_round, seed=c.seed)
+        spread = c.final_size != c.base
+        return propose(c.space, trials, count, per_round=c.per_round, seed=c.seed, spread=spread)
 
-    def _look_up(self, points: Sequence[Point], seeds: range) -> tuple[list[RunConfig], list[Trial]]:
+    def _look_up(
+        self, points: Sequence[Point], seeds: range, size: Size
+    ) -> tuple[list[RunConfig], list[Trial]]:
         """(runs that are missing, the trials of points that are not)."""
         wanted: list[RunConfig] = []
         trials = []
         for point in points:
             values = self.config.space.values(point)
-            runs = [self.config.at(values, self.config.base, seed) for seed in seeds]
-            rows = [self.known.get(run.model_copy(update={"fleet": self.slots}).hash) for run in runs]
+            runs = [self.config.at(values, size, seed) for seed in seeds]
+            cells = [run.model_copy(update={"fleet": self.slots(size)}).hash for run in runs]
+            rows = [self.known.get(cell) for cell in cells]
             wanted += [run for run, row in zip(runs, rows, strict=True) if row is None]
             held = [row for row in rows if row is not None]
             good = [row for row in held if row["state"] != "failed"]
             self.failed += len(held) - len(good)
-            self.flops += sum(row["flops"] for row in good)
+            self.used |= {cell: row["flops"] for cell, row in zip(cells, rows, strict=True) if row in good}
             if good:
                 trials.append(Trial(point, tuple(row["loss"] for row in good)))
         return wanted, trials
@@ -120,10 +150,18 @@ class Replay:
             trials=tuple(trials),
             finals=tuple(finals),
             wanted=tuple(wanted),
-            flops=self.flops,
+            runs=len(self.used),
+            flops=sum(self.used.values()),
             failed=self.failed,
             why=why,
         )
+
+
+def _rank(trial: Trial) -> tuple[float, float]:
+    """(share of seeds that were lost, mean log loss of the others); what is not known at all is last."""
+    good = [math.log(loss) for loss in trial.losses if loss is not None]
+    lost = 1 - len(good) / len(trial.losses) if trial.losses else 2.0
+    return lost, sum(good) / max(1, len(good))
 
 
 def best_of(finals: Sequence[Trial]) -> Trial:
@@ -132,14 +170,9 @@ def best_of(finals: Sequence[Trial]) -> Trial:
     Raises:
         TrimtabError: no run trained.
     """
-
-    def rank(trial: Trial) -> tuple[int, float]:
-        good = [math.log(loss) for loss in trial.losses if loss is not None]
-        return sum(loss is None for loss in trial.losses), sum(good) / max(1, len(good))
-
     usable = [trial for trial in finals if any(loss is not None for loss in trial.losses)]
     if not usable:
         raise TrimtabError(
             "no trial trained: every run diverged, ended no better than it began, or failed. Lower search.lr."
         )
-    return min(usable, key=rank)
+    return min(usable, key=_rank)

@@ -52,7 +52,7 @@ def sensitivities(
     if seen is None or len(trials) < 3:
         return []
     with threadpool_limits(1):
-        surface = Surface(seen, seed)
+        surface = Surface(seen, seed, space.features())
         return [_along(surface, axis, i, best) for i, axis in enumerate(space.axes)]
 
 

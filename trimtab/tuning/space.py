@@ -4,6 +4,10 @@
              x = log2(1 - value)        momentum, beta1, beta2: what has a memory of 1 / (1 - value) steps
     linear   x = value                  warmup (a fraction of the steps), floor, and any other on request
 
+The surface sees lr x gamma0 in the place of lr (`features`): hidden weights move by that per step, whatever
+the optimizer (Adam's rate has the factor gamma0; SGD's has gamma0^2 on gradients of 1 / gamma0), and what a
+small network can take of it is nearly one number. So the valley of its loss lies along an axis.
+
 A proposal is rounded to a grid, 1/8 of an octave (gamma0: 1/2) or 1/64 of a linear range: two machines that
 round the same surface differently then still ask for the same runs.
 """
@@ -14,6 +18,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from trimtab.runs.config import RunConfig
 
@@ -89,6 +96,20 @@ class Space:
 
     def snap(self, point: Sequence[float]) -> tuple[float, ...]:
         return tuple(axis.snap(float(x)) for axis, x in zip(self.axes, point, strict=True))
+
+    def features(self) -> NDArray[np.float64]:
+        """The matrix that a point is multiplied with from the right before the surface sees it.
+
+        >>> Space((Axis("lr", "log2", -8, -2), Axis("gamma0", "log2", -1, 2))).features().tolist()
+        [[1.0, 0.0], [0.5, 1.0]]
+        """
+        matrix = np.eye(len(self))
+        places = {axis.name: i for i, axis in enumerate(self.axes) if axis.scale == "log2"}
+        if {"lr", "gamma0"} <= set(places):
+            rate, richness = places["lr"], places["gamma0"]
+            spans = [self.axes[i].high - self.axes[i].low for i in (richness, rate)]
+            matrix[richness, rate] = spans[0] / spans[1]
+        return matrix
 
     def values(self, point: Sequence[float]) -> dict[str, float]:
         """{name: value} at a point."""

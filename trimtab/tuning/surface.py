@@ -24,6 +24,8 @@ from trimtab.errors import InputError
 Floats = NDArray[np.float64]
 LENGTHS = (0.1, 10.0)  # of the process, in units of each axis's range
 NOISE = (1e-4, 1.0)  # variance of a trial's z over that of all z
+TIED = 1.0  # standard errors of a trial: the surface is surer than a trial, so a difference of less is none
+NEGLIGIBLE = 0.005  # of log loss, likewise
 RESTARTS = 3  # of the fit of lengths and noise
 
 
@@ -88,14 +90,19 @@ def _noise(table: list[list[float | None]], y: Floats) -> float | None:
 
 
 class Surface:
-    """A fitted surface. Means and standard deviations of `z`, and the way back to log loss."""
+    """A fitted surface. Means and standard deviations of `z`, and the way back to log loss.
 
-    def __init__(self, seen: Observed, seed: int = 0):
+    Args:
+        features: a matrix that points are multiplied with from the right; None: they stay as they are.
+    """
+
+    def __init__(self, seen: Observed, seed: int = 0, features: Floats | None = None):
         self.seen = seen
+        self.features = np.eye(seen.x.shape[1]) if features is None else features
         self.low = float(seen.y.min())
         # the better half of the trials sets the unit of the warp, well above what the seeds cannot tell apart
         self.scale = max(float(np.median(seen.y)) - self.low, 3 * (seen.noise or 0.0), 1e-3)
-        self.process = _fitted(seen.x, self._standard(self.warp(seen.y)), self._floor(), seed)
+        self.process = _fitted(seen.x @ self.features, self._standard(self.warp(seen.y)), self._floor(), seed)
 
     def warp(self, y: Floats) -> Floats:
         return np.log1p(np.maximum(y - self.low, -0.9 * self.scale) / self.scale)
@@ -114,10 +121,22 @@ class Surface:
 
     def predict(self, x: Floats) -> tuple[Floats, Floats]:
         """(mean, standard deviation) of z, without the noise of a trial."""
-        mean, deviation = self.process.predict(np.atleast_2d(x), return_std=True)
+        mean, deviation = self.process.predict(np.atleast_2d(x) @ self.features, return_std=True)
         white = self.process.kernel_.k2.noise_level
         clear = np.sqrt(np.maximum(deviation**2 - white, 1e-12))
         return self.centre + self.spread * mean, self.spread * clear
+
+    @property
+    def error(self) -> float:
+        """Standard error of a trial in log loss near the minimum: what the seeds show, or else the fit."""
+        if self.seen.noise is not None:
+            return self.seen.noise
+        return float(self.scale * self.spread * np.sqrt(self.process.kernel_.k2.noise_level))
+
+    def tied(self, z: Floats, best: float) -> Any:
+        """Which z are no worse than the best beyond what seeds cannot tell."""
+        unclear = max(TIED * self.error, NEGLIGIBLE)
+        return self.unwarp(z) - self.unwarp(np.array([best]))[0] <= unclear
 
     def log_loss(self, x: Floats) -> Floats:
         """The surface itself: log loss at points."""
@@ -128,9 +147,9 @@ class Surface:
         other = object.__new__(Surface)
         other.__dict__.update(self.__dict__)
         held: Any = self.process
-        mean = held.predict(x[None])
+        seen_as = x[None] @ self.features
         other.process = _process(held.kernel_, None, 0).fit(
-            np.vstack([held.X_train_, x]), np.append(held.y_train_, mean)
+            np.vstack([held.X_train_, seen_as]), np.append(held.y_train_, held.predict(seen_as))
         )
         return other
 

@@ -13,6 +13,7 @@ from typing import Any
 from trimtab.errors import InputError, faults_in
 from trimtab.files import looking_in
 from trimtab.runs.config import RunConfig
+from trimtab.sweeps.engines.choice import choose_engine
 from trimtab.sweeps.grid import SweepConfig
 from trimtab.sweeps.placement import settle_run
 from trimtab.sweeps.rounds import Listed, run_rounds
@@ -31,6 +32,8 @@ def tune(
     *,
     workers: int = 2,
     threads: int = 1,
+    engine: str = "local",
+    address: str = "local",
     progress: Any = None,
 ) -> Tuned:
     """Search hyperparameters at base size and say what to set at target size. Called again, it goes on.
@@ -39,14 +42,18 @@ def tune(
         config: the path of a tune.toml, a dict or a TuneConfig.
         store: the SQLite file of the runs; default: beside the file, as tune.db.
         workers: processes. threads: of each.
-        progress: as in `trimtab.sweep`.
+        engine, address, progress: as in `trimtab.sweep`. The answer is the same on any engine; proposals are
+            made here.
 
     Raises:
         InputError: everything that is wrong with the tune, before any work.
         Stopped: Ctrl-C, or a disk that is full: call again to go on.
     """
-    made = read(config)
-    run, gpu, faults = settle_run(made.run)
+    made, problems = read(config), list[str]()
+    chosen = choose_engine(engine, address, problems)
+    if chosen is None:
+        raise InputError("\n".join(["trimtab tune:", *(f"  - {p}" for p in problems)]))
+    run, gpu, faults = settle_run(made.run, remote=engine == "ray" and address != "local")
     if faults:
         raise faults_in(str(config) if isinstance(config, str | Path) else "the tune", faults)
     made = dataclasses.replace(made, run=run)
@@ -57,7 +64,8 @@ def tune(
     place = Path(store) if store is not None else Path(config).with_suffix(".db")  # type: ignore[arg-type]
     with looking_in(made.folder):
         tuning = Tuning(made, gpu)
-        run_rounds(tuning.listed(), tuning.ask, place, workers=workers, threads=threads, progress=progress)
+        given: dict[str, Any] = dict(workers=workers, threads=threads, progress=progress)
+        run_rounds(tuning.listed(), tuning.ask, place, engine=chosen, **given)
         held = Store(place)
         try:
             return tuning.answer(held)
@@ -105,7 +113,7 @@ class Tuning:
     def search(self, store: Store) -> Search:
         """The search as far as the store knows it."""
         known = read_results(store, self.config.metric)
-        return Replay(self.config, known, self._slots_at(self.config.base)).walk()
+        return Replay(self.config, known, self._slots_at).walk()
 
     def _slots_at(self, size: tuple[int, int]) -> int:
         """Slots of the fleets of a size: part of a cell's name."""
@@ -119,8 +127,10 @@ class Tuning:
         return run.model_copy(update={"fleet": self._slots_at((run.width, run.depth))}).hash
 
     def _confirming(self, best: Trial, confirm: Confirm) -> list[RunConfig]:
-        values = self.config.space.values(best.point)
-        return [self.config.at(values, confirm.size, seed) for seed in range(confirm.seeds)]
+        c, values = self.config, self.config.space.values(best.point)
+        # where the finalists were compared, seeds that took no part in the choice
+        first = c.seeds + c.final_seeds if confirm.size in (c.base, c.final_size) else 0
+        return [c.at(values, confirm.size, first + seed) for seed in range(confirm.seeds)]
 
     # -- the answer ------------------------------------------------------------------------------------------
 
@@ -157,26 +167,25 @@ class Tuning:
     def _best(self, top: Trial) -> Best:
         good = [loss for loss in top.losses if loss is not None]
         loss, low, high = interval(good)
+        c, moved = self.config, self.config.final_size != self.config.base and self.config.final_seeds > 0
         return Best(
-            values=self.config.space.values(top.point),
-            metric=self.config.metric,
+            values=c.space.values(top.point),
+            metric=c.metric,
+            size=c.final_size if moved else c.base,
             loss=loss,
             low=low,
             high=high,
             seeds=len(top.losses),
-            fresh=max(0, len(top.losses) - self.config.seeds),
+            fresh=len(top.losses) - (0 if moved else min(len(top.losses), c.seeds)),
             diverged=len(top.losses) - len(good),
         )
 
     def _cost(self, found: Search, at: RunConfig, tokens: float) -> Cost:
         from trimtab.tuning.target import step_flops
 
-        runs = sum(len(trial.losses) for trial in found.trials) + sum(
-            len(trial.losses) - self.config.seeds for trial in found.finals
-        )
         step = step_flops(at)
-        there = None if step is None else step * at.steps * tokens * runs
-        return Cost(trials=len(found.trials), runs=runs, flops=found.flops, at_target=there)
+        there = None if step is None else step * at.steps * tokens * found.runs
+        return Cost(trials=len(found.trials), runs=found.runs, flops=found.flops, at_target=there)
 
     def _confirmation(self, store: Store, best: Best, confirm: Confirm, top: Trial) -> Confirmation:
         known = read_results(store, self.config.metric)
@@ -195,7 +204,7 @@ class Tuning:
 
 
 def _verdict(best: Best, loss: float | None, low: float | None, diverged: int) -> str:
-    """The carried numbers must not do worse at the larger size than at the base, beyond its interval."""
+    """The carried numbers must not do worse than where they were chosen, beyond the interval there."""
     top = best.loss if best.high is None else best.high
     if loss is None or diverged:
         return "worse"
