@@ -58,9 +58,12 @@ experiments: $(STAMP)
 evidence: $(STAMP)
 	$(RUN) experiments/evidence.py
 
+# Every benchmark anew, their results in benchmarks/results.json, and docs/benchmarks.md from them; make bench NAME=step
+# reruns one. Peers that need other packages are pip installed without dependencies, so that torch stays what it is.
+PEERS := unit-scaling==0.3.5 einops tabulate docstring-parser pyarrow tensorboardX
 bench: $(STAMP)
-	$(RUN) benchmarks/step.py
-	$(RUN) benchmarks/fleet.py
+	test -d build/peers || $(VENV)/bin/python -m pip install -q --no-deps --target build/peers $(PEERS)
+	PYTHONPATH=$$PWD:$$PWD/build/peers $(RUN) benchmarks/run.py $(NAME)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info
