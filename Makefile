@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 RUN := OMP_NUM_THREADS=1 $(VENV)/bin/python
 STAMP := $(VENV)/.installed
+PEERS := mup==1.0.0 unit-scaling==0.3.5 einops tabulate
 
 .PHONY: install test test-slow test-sets test-full demo lint docs dist bench experiments evidence clean
 
@@ -10,7 +11,7 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install -q -c constraints.txt torch
 	$(VENV)/bin/python -m pip install -q -c constraints.txt -e ".[dev,hf,images,docs,ray,optuna]"
-	$(VENV)/bin/python -m pip install -q --no-deps mup==1.0.0  # a peer to compare with; its dependencies pull another torch
+	$(VENV)/bin/python -m pip install -q --no-deps $(PEERS)  # peers to compare with; their dependencies pull another torch
 	touch $@
 
 install: $(STAMP)
@@ -59,10 +60,9 @@ evidence: $(STAMP)
 	$(RUN) experiments/evidence.py
 
 # Every benchmark anew, their results in benchmarks/results.json, and docs/benchmarks.md from them; make bench NAME=step
-# reruns one. Peers that need other packages are pip installed without dependencies, so that torch stays what it is.
-PEERS := unit-scaling==0.3.5 einops tabulate docstring-parser pyarrow tensorboardX
+# reruns one. What Ray Tune needs beyond Ray is kept apart.
 bench: $(STAMP)
-	test -d build/peers || $(VENV)/bin/python -m pip install -q --no-deps --target build/peers $(PEERS)
+	test -d build/peers || $(VENV)/bin/python -m pip install -q --no-deps --target build/peers pyarrow tensorboardX
 	PYTHONPATH=$$PWD:$$PWD/build/peers $(RUN) benchmarks/run.py $(NAME)
 
 clean:
