@@ -5,7 +5,7 @@ RUN := OMP_NUM_THREADS=1 $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 PEERS := mup==1.0.0 unit-scaling==0.3.5 einops tabulate
 
-.PHONY: install test test-slow test-sets test-full demo lint docs dist bench experiments evidence clean
+.PHONY: install test test-slow test-sets test-full demo lint docs dist dist-check bench experiments evidence clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
@@ -47,6 +47,14 @@ docs: $(STAMP)
 # Wheel and sdist.
 dist: $(STAMP)
 	$(RUN) -m build -q --outdir dist
+
+# The wheel in an environment with torch alone: the library works, each command says what to install.
+dist-check: dist
+	rm -rf build/alone
+	$(PYTHON) -m venv build/alone
+	build/alone/bin/python -m pip install -q -c constraints.txt torch
+	build/alone/bin/python -m pip install -q --no-deps dist/*.whl
+	cd build && alone/bin/python ../tests/support/torch_alone.py
 
 demo: $(STAMP)
 	$(RUN) -m trimtab.cli demo
