@@ -6,7 +6,7 @@
 
 All train the same residual MLP on the digits with SGD at 20 learning rates and 3 seeds. Everyone's time
 begins with nothing but this process and ends with the last of 60 losses; loading torch in workers is counted.
-Optuna gets two processes on one SQLite study, as its documentation advises for CPU-bound work; Ray Tune two
+Optuna gets two processes on one study in its journal, its storage for several processes; Ray Tune two
 CPUs, one per trial, and its own start is not counted. trimtab runs as it is (small runs train together) and
 with `fleet = 1`, where each run is alone as in the other runners. Also: two workers against one.
 """
@@ -78,7 +78,7 @@ def by_optuna(cells: list[dict[str, Any]]) -> None:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        study = optuna.create_study(study_name="s", storage=f"sqlite:///{folder}/o.db")
+        study = optuna.create_study(study_name="s", storage=journal(folder))
         Path(folder, "cells.json").write_text(json.dumps(cells))
         for i in range(len(cells)):
             study.enqueue_trial({"cell": i})
@@ -89,15 +89,20 @@ def by_optuna(cells: list[dict[str, Any]]) -> None:
         assert len(done) == len(cells) and all(trial.value is not None for trial in done)
 
 
+def journal(folder: str) -> Any:
+    """Optuna's storage for several processes; with SQLite two of them took the same trial from the queue."""
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    return JournalStorage(JournalFileBackend(f"{folder}/optuna.log"))
+
+
 def optuna_worker(folder: str) -> None:
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     cells = json.loads(Path(folder, "cells.json").read_text())
-    storage = optuna.storages.RDBStorage(
-        f"sqlite:///{folder}/o.db", engine_kwargs={"connect_args": {"timeout": 60}}
-    )
-    study = optuna.load_study(study_name="s", storage=storage)
+    study = optuna.load_study(study_name="s", storage=journal(folder))
     waiting = (optuna.trial.TrialState.WAITING,)
 
     def objective(trial: optuna.Trial) -> float:
@@ -191,7 +196,7 @@ def runner_rows(tiny: bool) -> Iterator[Row]:
 def worker_rows(tiny: bool) -> Iterator[Row]:
     """Cells of several seconds, so that loading torch does not decide."""
     table = SIXTY | {"seeds": 2, "axes": {"lr": [0.01, 0.02, 0.03, 0.04]}, "fleet": 1}
-    table["run"] = SIXTY["run"] | {"steps": 5 if tiny else 3000}
+    table["run"] = SIXTY["run"] | {"steps": 5 if tiny else 1500}
     sides = {"trimtab": lambda: by_trimtab(table, 2), "trimtab, one worker": lambda: by_trimtab(table, 1)}
     why = "two workers against one: 2 would be perfect where two cores are free"
     taken = in_turns(sides, 1 if tiny else 3, warm=False, clock=time.perf_counter)

@@ -53,7 +53,7 @@ def accuracy_rows(tiny: bool) -> Iterator[Row]:
     much, draws, seeds = (4000, 2, 64) if tiny else (128000, 6, 8192)
     truth = np.mean([solve(**task | {"samples": much, "seed": 1000 + i}).f for i in range(draws)], axis=0)
     shift, spread = constants(task, truth, seeds)
-    for samples, rounds in ((1000, 1),) if tiny else ((8000, 10), (32000, 6)):
+    for samples, rounds in ((1000, 1),) if tiny else ((8000, 10), (32000, 8), (128000, 6)):
         own: list[float] = []
 
         def ours(samples: int = samples, own: list[float] = own) -> None:
