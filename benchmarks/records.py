@@ -130,10 +130,17 @@ def compare(
     scale: float = 1e3,
     unit: str = "ms",
 ) -> Iterator[Row]:
-    """Rows of `taken["trimtab"]` against every peer; `peers` is {name: why}, `scale` units per second."""
-    ours = taken["trimtab"]
+    """Rows of `taken["trimtab"]` against every peer; `peers` is {name: why}, `scale` units per second.
+
+    A round in which one side failed (nan) does not count.
+    """
     for peer, why in peers.items():
-        theirs = taken[peer]
+        pairs = [
+            pair for pair in zip(taken["trimtab"], taken[peer], strict=True) if not math.isnan(sum(pair))
+        ]
+        if not pairs:
+            continue
+        ours, theirs = zip(*pairs, strict=True)
         yield Row(
             what=what,
             peer=peer,

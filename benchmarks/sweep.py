@@ -129,6 +129,7 @@ def ray_tune(folder: str) -> None:
     from ray import tune
 
     cells = json.loads(Path(folder, "cells.json").read_text())
+    quiet = dict(log_to_driver=False, configure_logging=False)
 
     def one(choice: dict[str, Any]) -> None:
         from sweep import train
@@ -137,7 +138,7 @@ def ray_tune(folder: str) -> None:
 
     for attempt in range(5):  # Ray gives its own start 30 s, which a busy machine may not keep
         try:
-            ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
+            ray.init(address="local", num_cpus=2, include_dashboard=False, **quiet)  # never another's cluster
             break
         except Exception:
             ray.shutdown()
@@ -165,6 +166,15 @@ def why_not_ray_tune(cells: list[dict[str, Any]]) -> str | None:
     return None
 
 
+def tried(call: Callable[[], float]) -> float:
+    """Its seconds, or nan where it failed: the other sides' rounds are not lost with it."""
+    try:
+        return call()
+    except AssertionError as error:
+        print(f"failed: {str(error).strip().splitlines()[-1]}", flush=True)
+        return float("nan")
+
+
 def runner_rows(tiny: bool) -> Iterator[Row]:
     table = SIX if tiny else SIXTY
     cells = [cell.model_dump(mode="json") for cell in grid.read(table).cells()]
@@ -176,7 +186,7 @@ def runner_rows(tiny: bool) -> Iterator[Row]:
         sides[f"Optuna {version('optuna')}"] = lambda: by_optuna(cells)
     refused = why_not_ray_tune(cells)
     if not refused:
-        sides[f"Ray Tune {version('ray')}"] = lambda: by_ray_tune(cells)
+        sides[f"Ray Tune {version('ray')}"] = lambda: tried(lambda: by_ray_tune(cells))
     taken = in_turns(sides, 1 if tiny else 3, warm=False, clock=time.perf_counter)
     peers = {name: "" for name in sides if name not in ("trimtab", alone)}
     what = f"{len(cells)} runs of one residual MLP"
