@@ -3,14 +3,15 @@ PYTHON ?= python3
 VENV := .venv
 RUN := OMP_NUM_THREADS=1 $(VENV)/bin/python
 STAMP := $(VENV)/.installed
+PEERS := mup==1.0.0 unit-scaling==0.3.5 einops tabulate
 
-.PHONY: install test test-slow test-sets test-full demo lint docs dist bench experiments evidence clean
+.PHONY: install test test-slow test-sets test-full demo lint docs dist dist-check bench experiments evidence clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install -q -c constraints.txt torch
 	$(VENV)/bin/python -m pip install -q -c constraints.txt -e ".[dev,hf,images,docs,ray,optuna]"
-	$(VENV)/bin/python -m pip install -q --no-deps mup==1.0.0  # a peer to compare with; its dependencies pull another torch
+	$(VENV)/bin/python -m pip install -q --no-deps $(PEERS)  # peers to compare with; their dependencies pull another torch
 	touch $@
 
 install: $(STAMP)
@@ -47,6 +48,14 @@ docs: $(STAMP)
 dist: $(STAMP)
 	$(RUN) -m build -q --outdir dist
 
+# The wheel in an environment with torch alone: the library works, each command says what to install.
+dist-check: dist
+	rm -rf build/alone
+	$(PYTHON) -m venv build/alone
+	build/alone/bin/python -m pip install -q -c constraints.txt torch
+	build/alone/bin/python -m pip install -q --no-deps dist/*.whl
+	cd build && alone/bin/python ../tests/support/torch_alone.py
+
 demo: $(STAMP)
 	$(RUN) -m trimtab.cli demo
 
@@ -58,9 +67,11 @@ experiments: $(STAMP)
 evidence: $(STAMP)
 	$(RUN) experiments/evidence.py
 
+# Every benchmark anew, their results in benchmarks/results.json, and docs/benchmarks.md from them; make bench NAME=step
+# reruns one. What Ray Tune needs beyond Ray is kept apart.
 bench: $(STAMP)
-	$(RUN) benchmarks/step.py
-	$(RUN) benchmarks/fleet.py
+	test -d build/peers || $(VENV)/bin/python -m pip install -q --no-deps --target build/peers pyarrow tensorboardX
+	PYTHONPATH=$$PWD:$$PWD/build/peers $(RUN) benchmarks/run.py $(NAME)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -1,22 +1,20 @@
-"""A fleet of runs against the same runs one by one in plain PyTorch, and the loop against a bare one; ratios
-in one run.
+"""A fleet of runs against the same runs one by one in plain PyTorch, and our loop against a bare one.
 
-    python benchmarks/fleet.py
-    python benchmarks/fleet.py --rule       16 runs one by one over a fleet of 16, by size: where the rule of
-    `trimtab.slots` comes from
-
-Interleaved, one thread, the best of several rounds of each side, since other load on a machine only ever adds
-time.
+python benchmarks/fleet.py
+python benchmarks/fleet.py --rule       16 runs one by one over a fleet of 16, by size: where the rule of
+`trimtab.runs.fleet_rule` comes from
+python benchmarks/fleet.py --profile    where a fleet's time goes
 """
 
 from __future__ import annotations
 
 import itertools
+import statistics
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
+from records import Row, compare, in_turns, main
 
 from trimtab.runs import fleet
 from trimtab.runs.config import RunConfig
@@ -25,6 +23,10 @@ from trimtab.runs.losses import cross_entropy, forward
 from trimtab.runs.tasks import prepare
 from trimtab.runs.training import Run
 
+FLEET = (
+    "as a fleet: its products are batched, which gains where those of one run are too small to fill the "
+    "processor; the rule goes by size alone, the same on every machine, since the two differ in rounding"
+)
 RATES = [2.0 ** (-6 + i / 2) for i in range(12)]
 
 
@@ -66,18 +68,6 @@ def ours(config: RunConfig, steps: int, together: bool) -> Callable[[], None]:
     return go
 
 
-def ratio(a: Callable[[], None], b: Callable[[], None], rounds: int) -> tuple[float, float, float]:
-    """(time of a over time of b, both in ms)."""
-    best = [float("inf"), float("inf")]
-    a(), b()
-    for _ in range(rounds):
-        for i, side in enumerate((a, b)):
-            begun = time.perf_counter()
-            side()
-            best[i] = min(best[i], time.perf_counter() - begun)
-    return best[0] / best[1], best[0] * 1e3, best[1] * 1e3
-
-
 def stepping(config: RunConfig) -> tuple[Callable[[], None], Callable[[], None]]:
     """A step of one run, and a step of a fleet of 16 like it."""
     single, group = (
@@ -107,7 +97,9 @@ def rule() -> None:
         shape = dict(model=model, width=width, depth=depth, base=(width, depth), model_options=options)
         config = RunConfig(**shape, lr=1e-4, optimizer="adamw", steps=50, eval_examples=0)
         made = prepare(config)
-        r, _, _ = ratio(*stepping(config), 10)
+        alone, together = stepping(config)
+        taken = in_turns({"alone": alone, "together": together}, 10)
+        r = statistics.median(taken["alone"]) / statistics.median(taken["together"])
         numbers = sum(p.numel() for p in made.sample.parameters())
         print(
             f"{model:7s} width {width:4d} depth {depth:3d} {options!s:28s} {numbers:8d} parameters "
@@ -115,55 +107,57 @@ def rule() -> None:
         )
 
 
-def main() -> None:
-    torch.set_num_threads(1)
-    if "--rule" in sys.argv:
-        return rule()
-    mlp = RunConfig(width=32, depth=12, base=(32, 3), lr=0.1, eval_examples=0, steps=1000)
-    print("fleet of 12 rates, residual MLP, batch 64, depth 12: plain PyTorch one by one / fleet")
-    for width, wanted in ((32, 3.0), (64, 1.6)):
-        config = mlp.replace(width=width)
-        r, a, b = ratio(plain(config, 10), ours(config, 10, True), 15)
-        print(
-            f"  width {width:4d}: {r:5.2f} x   (wanted {wanted})   {a / 120:.3f} ms a step one by one, "
-            f"{b / 120:.3f} ms together"
-        )
-    print("automatic choice: plain PyTorch one by one / trimtab")
-    others = {
-        "mlp 256": mlp.replace(width=256),
-        "mlp 128": mlp.replace(width=128),
-        "resnet 16": RunConfig(model="resnet", width=16, depth=6, lr=0.1, eval_examples=0, steps=1000),
-        "vit 32": RunConfig(
-            model="vit",
-            width=32,
-            depth=3,
-            lr=0.001,
-            optimizer="adamw",
-            model_options={"patch": 2, "heads": 4},
-            eval_examples=0,
-            steps=1000,
-        ),
-    }
-    for name, config in others.items():
-        together = choose(config).slots > 1
-        r, _, _ = ratio(plain(config, 5), ours(config, 5, together), 6)
-        print(f"  {name:10s}: {r:5.2f} x   (wanted 0.95)   {'fleet' if together else 'one by one'}")
-    print("the loop itself: trimtab one by one / plain PyTorch")
-    for width in (32, 128):
-        config = mlp.replace(width=width)
-        r, _, _ = ratio(ours(config, 10, False), plain(config, 10), 15)
-        print(f"  mlp {width:4d}: {r:5.3f} x   (wanted at most 1.05)")
-    config = mlp.replace(width=32)
+def profile() -> None:
+    config = RunConfig(width=32, depth=12, base=(32, 3), lr=0.1, eval_examples=0, steps=1000)
     group = fleet.Fleet([config.replace(lr=lr * 1e-3) for lr in RATES])
     group.step(0)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         for step in range(1, 11):
             group.step(step)
-    print("where a fleet's time goes (width 32):")
     total = sum(e.self_cpu_time_total for e in profile.key_averages())
     for event in sorted(profile.key_averages(), key=lambda e: -e.self_cpu_time_total)[:8]:
         print(f"  {100 * event.self_cpu_time_total / total:5.1f} %  {event.key}")
 
 
+MLP = RunConfig(width=32, depth=12, base=(32, 3), lr=0.1, eval_examples=0, steps=1000)
+TASKS = {
+    "residual MLP, 32 wide": MLP,
+    "residual MLP, 64 wide": MLP.replace(width=64),
+    "residual MLP, 256 wide": MLP.replace(width=256),
+    "ResNet, 16 wide": RunConfig(model="resnet", width=16, depth=6, lr=0.1, eval_examples=0, steps=1000),
+    "ViT, 32 wide": RunConfig(
+        model="vit",
+        width=32,
+        depth=3,
+        lr=0.001,
+        optimizer="adamw",
+        model_options={"patch": 2, "heads": 4},
+        eval_examples=0,
+        steps=1000,
+    ),
+}
+
+
+def rows(tiny: bool = False) -> Iterator[Row]:
+    torch.set_num_threads(1)
+    steps, rounds = (1, 3) if tiny else (5, 10)
+    peer = f"plain PyTorch {torch.__version__}"
+    for name, config in list(TASKS.items())[: 1 if tiny else None]:
+        together = choose(config).slots > 1
+        taken = in_turns({"trimtab": ours(config, steps, together), peer: plain(config, steps)}, rounds)
+        why = FLEET if together else "one by one, which the rule chose for this size"
+        yield from compare(taken, f"12 runs, {name}", {peer: why})
+    for width in (32,) if tiny else (32, 128):
+        config = MLP.replace(width=width)
+        taken = in_turns({"trimtab": ours(config, steps, False), peer: plain(config, steps)}, rounds)
+        why = "the loop by itself: watching for divergence and keeping the curve, a fixed cost per step"
+        yield from compare(taken, f"12 runs one by one, residual MLP, {width} wide", {peer: why})
+
+
 if __name__ == "__main__":
-    main()
+    if "--rule" in sys.argv:
+        rule()
+    elif "--profile" in sys.argv:
+        profile()
+    else:
+        main(rows)

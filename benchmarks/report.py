@@ -3,20 +3,23 @@ for a thousand and for a hundred thousand runs.
 
     python benchmarks/report.py
 
-Needs Playwright and Debian's chromium. The page of 100 800 runs is opened beside that of 1 008 in the same
-browser; waits are the longest block of the page's thread while it loads, scrolls through every figure,
-switches tabs and shows a hover.
+No other tool draws this page, so it is compared with itself. Needs Playwright and Debian's chromium. The page
+of 100,800 runs is opened beside that of 1,008 in the same browser; waits are the longest block of the page's
+thread while it loads, scrolls through every figure, switches tabs and shows a hover.
 """
 
 from __future__ import annotations
 
+import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
 from playwright.sync_api import sync_playwright
+from records import Row, main
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 
@@ -84,27 +87,32 @@ def measured(browser, path: Path) -> dict[str, float]:
     }
 
 
-def main() -> None:
+def rows(tiny: bool = False) -> Iterator[Row]:
+    """The page of a hundred times the runs, with that of a thousand as its peer: equal is the aim."""
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as p:
         pages = {}
-        for times in (1, 100):
+        for times in (1, 2 if tiny else 100):
             source = repeated(times)
-            start = time.perf_counter()
             pages[len(source.table)] = trimtab.report(source, Path(folder) / f"{times}.html")
-            print(
-                f"{len(source.table):>7,} runs: page written in {time.perf_counter() - start:.1f} s",
-                flush=True,
-            )
         browser = p.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        for _ in range(3):
-            for runs, path in pages.items():
-                print(
-                    f"{runs:>7,} runs: "
-                    + ", ".join(f"{k} {v:.2f}" for k, v in measured(browser, path).items()),
-                    flush=True,
-                )
+        rounds = [
+            {runs: measured(browser, path) for runs, path in pages.items()} for _ in range(1 if tiny else 3)
+        ]
         browser.close()
+    few, many = pages
+    for name in rounds[0][many]:
+        unit = name.split()[-1]
+        ours, theirs = ([one[runs][name] for one in rounds] for runs in (many, few))
+        yield Row(
+            what=f"the page of {many:,} runs: {name.removesuffix(unit).strip() or 'size'}",
+            peer=f"the page of {few:,}",
+            unit=unit,
+            ours=statistics.median(ours),
+            theirs=statistics.median(theirs),
+            ratios=tuple(t / o for t, o in zip(theirs, ours, strict=True)),
+            why=f"{many // few} times the runs; a curve of the sweep is drawn from summaries",
+        )
 
 
 if __name__ == "__main__":
-    main()
+    main(rows)

@@ -1,88 +1,138 @@
-"""What a parametrization costs per step: the ratio to plain fused AdamW on the same model, interleaved in one
-run.
+"""What a training step and the plan cost: plain PyTorch, mup and unit-scaling on the same network, in turns.
 
     python benchmarks/step.py
 
-The guarantee is at most 3 %. Ratios of medians over interleaved rounds; absolute times depend on the machine.
+Guarantee: at most 3 % over plain fused AdamW. The network is an embedding, residual blocks (norm, up, GELU,
+down) and a readout, each written in its package's own layers: mup needs its readout, unit-scaling its own
+modules for all of it. Optimizers are AdamW with fused kernels in all four.
 """
 
-import statistics
-import time
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import ModuleType
 
 import torch
 import torch.nn.functional as F
+from records import Row, compare, in_turns, main, version
 from torch import nn
 
 import trimtab
 
-ROUNDS, STEPS = 60, 4
+WORDS = 256
+BEHIND_PLAIN = "one fused launch per group of equal factors instead of one for all"
+PLAN = (
+    "mup compares shapes alone. trimtab runs and reads the forward, verifies every branch by numbers and "
+    "tries a step, once per training; in return it takes unmodified models and depth"
+)
 
 
 class Block(nn.Module):
-    def __init__(self, n):
+    def __init__(self, n: int) -> None:
         super().__init__()
-        self.n1, self.n2 = nn.LayerNorm(n), nn.LayerNorm(n)
-        self.attn = nn.MultiheadAttention(n, 4, batch_first=True)
-        self.up, self.down = nn.Linear(n, 4 * n), nn.Linear(4 * n, n)
+        self.norm, self.up, self.down = nn.LayerNorm(n), nn.Linear(n, 4 * n), nn.Linear(4 * n, n)
 
-    def forward(self, h):
-        z = self.n1(h)
-        h = h + self.attn(z, z, z, need_weights=False)[0]
-        return h + self.down(F.gelu(self.up(self.n2(h))))
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        return h + self.down(F.gelu(self.up(self.norm(h))))
 
 
-def build(width, depth):
-    return nn.Sequential(
-        nn.Embedding(256, width),
-        *[Block(width) for _ in range(depth)],
-        nn.LayerNorm(width),
-        nn.Linear(width, 256),
-    )
+def plain(width: int, depth: int, head: Callable[[int, int], nn.Module] = nn.Linear) -> nn.Module:
+    blocks = [Block(width) for _ in range(depth)]
+    return nn.Sequential(nn.Embedding(WORDS, width), *blocks, nn.LayerNorm(width), head(width, WORDS))
 
 
-def run(model, optimizer, ids):
-    for _ in range(STEPS):
-        optimizer.zero_grad()
-        F.cross_entropy(model(ids).flatten(0, 1), ids.flatten()).backward()
-        optimizer.step()
+def unit_scaled(uu: ModuleType, width: int, depth: int) -> nn.Module:
+    """The same network in unit-scaling's layers; depth enters through its container."""
+    import unit_scaling.functional as U
+
+    class UnitBlock(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.up = uu.LayerNorm(width), uu.Linear(width, 4 * width, bias=True)
+            self.down = uu.Linear(4 * width, width, bias=True)
+
+        def forward(self, h: torch.Tensor) -> torch.Tensor:
+            return U.residual_apply(lambda z: self.down(U.gelu(self.up(self.norm(z)))), h, tau=0.5**0.5)
+
+    blocks = uu.DepthSequential(*(UnitBlock() for _ in range(depth)))
+    head = uu.LinearReadout(width, WORDS, bias=True)
+    return nn.Sequential(uu.Embedding(WORDS, width), blocks, uu.LayerNorm(width), head)
 
 
-def only_steps(optimizer):
-    for _ in range(5 * STEPS):
-        optimizer.step()
+def stepping(model: nn.Module, optimizer: torch.optim.Optimizer, ids: torch.Tensor, loss=F.cross_entropy):
+    def go() -> None:
+        for _ in range(4):
+            optimizer.zero_grad()
+            loss(model(ids).flatten(0, 1), ids.flatten()).backward()
+            optimizer.step()
+
+    return go
 
 
-def ratio(plain, ours):
-    """Median over rounds of the ratio of two timings taken one after the other, in alternating order."""
-    ratios = []
-    for k in range(ROUNDS):
-        times = {}
-        for name, call in (("plain", plain), ("ours", ours)) if k % 2 else (("ours", ours), ("plain", plain)):
-            start = time.perf_counter()
-            call()
-            times[name] = time.perf_counter() - start
-        ratios.append(times["ours"] / times["plain"])
-    return statistics.median(ratios), statistics.quantiles(ratios, n=10)
+def contestants(width: int, depth: int, ids: torch.Tensor) -> tuple[dict[str, Callable[[], None]], int]:
+    """{name: some steps of training}, those whose package is installed; and trimtab's number of groups."""
+    hyper = dict(lr=1e-3, weight_decay=0.01, fused=True)
+    model, mine = plain(width, depth), plain(width, depth)
+    ours = trimtab.parametrize(mine, plain(32, 2), example=ids).optimizer(torch.optim.AdamW, **hyper)
+    torch_name = f"plain PyTorch {torch.__version__}"
+    sides = {torch_name: stepping(model, torch.optim.AdamW(model.parameters(), **hyper), ids)}
+    sides["trimtab"] = stepping(mine, ours, ids)
+    if version("mup"):
+        import mup
+
+        theirs = plain(width, depth, mup.MuReadout)
+        shapes = [plain(n, depth, mup.MuReadout) for n in (32, 48)]
+        mup.set_base_shapes(theirs, shapes[0], delta=shapes[1])
+        sides[f"mup {version('mup')}"] = stepping(theirs, mup.MuAdamW(theirs.parameters(), **hyper), ids)
+    if version("unit-scaling"):
+        import unit_scaling as uu
+
+        theirs = unit_scaled(uu, width, depth)
+        optimizer = uu.optim.AdamW(theirs.parameters(), **hyper)
+        loss = uu.functional.cross_entropy
+        sides[f"unit-scaling {version('unit-scaling')}"] = stepping(theirs, optimizer, ids, loss)
+    return sides, len(ours.param_groups)
 
 
-def main():
+def step_rows(tiny: bool) -> Iterator[Row]:
+    ids = torch.randint(0, WORDS, (2, 8) if tiny else (8, 32))
+    for width, depth in ((32, 2),) if tiny else ((64, 4), (256, 8)):
+        sides, groups = contestants(width, depth, ids)
+        what = f"4 training steps, residual MLP {width} wide, {depth} deep"
+        why = {name: f"{groups} groups, {BEHIND_PLAIN}" * ("plain" in name) for name in sides}
+        why.pop("trimtab")
+        yield from compare(in_turns(sides, 3 if tiny else 30), what, why)
+
+
+def plan_rows(tiny: bool) -> Iterator[Row]:
+    """From a built model to an optimizer: once per training."""
+    if not version("mup"):
+        return
+    import mup
+
+    width, depth = (32, 2) if tiny else (256, 8)
+    ids = torch.randint(0, WORDS, (2, 8))
+
+    def ours() -> None:
+        p = trimtab.parametrize(plain(width, depth), plain(32, depth), example=ids)
+        p.optimizer(torch.optim.AdamW, lr=1e-3)
+
+    def theirs() -> None:
+        model = plain(width, depth, mup.MuReadout)
+        shapes = [plain(n, depth, mup.MuReadout) for n in (32, 48)]
+        mup.set_base_shapes(model, shapes[0], delta=shapes[1])
+        mup.MuAdamW(model.parameters(), lr=1e-3)
+
+    name = f"mup {version('mup')}"
+    taken = in_turns({"trimtab": ours, name: theirs}, 2 if tiny else 10)
+    yield from compare(taken, f"build and plan the same network, {width} wide, {depth} deep", {name: PLAN})
+
+
+def rows(tiny: bool = False) -> Iterator[Row]:
     torch.set_num_threads(1)
-    ids = torch.randint(0, 256, (8, 32))
-    for width, depth in ((64, 4), (128, 8)):
-        models = build(width, depth), build(width, depth)
-        p = trimtab.parametrize(models[1], build(32, 2), example=ids)
-        plain = torch.optim.AdamW(models[0].parameters(), lr=1e-3, fused=True)
-        ours = p.optimizer(torch.optim.AdamW, lr=1e-3, fused=True)
-        for model, optimizer in zip(models, (plain, ours), strict=True):
-            run(model, optimizer, ids)
-        whole = ratio(lambda m=models[0], o=plain: run(m, o, ids), lambda m=models[1], o=ours: run(m, o, ids))
-        steps = ratio(lambda o=plain: only_steps(o), lambda o=ours: only_steps(o))
-        print(
-            f"width {width} depth {depth}, {len(ours.param_groups)} groups: training step {whole[0]:.4f} x "
-            f"plain (10-90 %: {whole[1][0]:.3f} to {whole[1][-1]:.3f}), "
-            f"optimizer.step alone {steps[0]:.4f} x"
-        )
+    yield from step_rows(tiny)
+    yield from plan_rows(tiny)
 
 
 if __name__ == "__main__":
-    main()
+    main(rows)

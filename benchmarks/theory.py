@@ -1,18 +1,20 @@
 """Speed of the mean field solver, by itself and against finite networks of the same accuracy.
 
-    OMP_NUM_THREADS=1 python benchmarks/theory.py [--large]
+    OMP_NUM_THREADS=1 python benchmarks/theory.py [--scaling] [--large]
 
-All comparisons are ratios within one run, with the contestants interleaved, so that a busy machine slows
-both. --large adds P = 16, T = 100, L = 8 and reports its peak memory.
+--scaling adds what depth and samples cost; --large adds P = 16, T = 100, L = 8 and reports its peak memory.
 """
 
-import argparse
+from __future__ import annotations
+
 import resource
 import statistics
-import time
+import sys
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
+from records import Row, compare, in_turns, main, seconds
 
 from trimtab.theory import lazy, simulate, solve
 
@@ -24,99 +26,100 @@ def data(points: int) -> dict:
     return {"x": draw.standard_normal((points, 10)), "y": draw.choice([-1.0, 1.0], points)}
 
 
-def timed(function, **arguments):
-    start = time.perf_counter()
-    result = function(**arguments)
-    return time.perf_counter() - start, result
-
-
-def interleaved(contestants: dict, repeats: int = 5) -> dict[str, float]:
-    """Median seconds of each (function, arguments), taken in turns."""
-    seconds = {name: [] for name in contestants}
-    for _ in range(repeats):
-        for name, (function, arguments) in contestants.items():
-            seconds[name].append(timed(function, **arguments)[0])
-    return {name: statistics.median(values) for name, values in seconds.items()}
-
-
 WIDTHS = (64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536)
 
 
-def same_accuracy(task: dict) -> None:
-    """Seconds to reach the accuracy in f that `solve` really has: its distance from the mean of solutions
-    with 96 times the samples.
+def constants(task: dict, truth: np.ndarray, seeds: int) -> tuple[float, float]:
+    """(c, v) of a finite ensemble's error^2 = (c/N)^2 + v/(N seeds), relative to |f|.
 
-    A finite ensemble has error^2 = (c/N)^2 + v/(N seeds), so it must be wide *and* many; both constants are
-    measured on 8192 networks of N = 64, whose mean is known ten times better than it is off. Every width is
-    priced with the seeds it needs and the cheapest counts. Matrices in float32, where that is twice as fast,
-    and as many networks side by side as fit in the cache.
+    Measured on networks of N = 64, whose mean over 8192 is known ten times better than it is off.
     """
-    truth = np.mean([solve(**task | {"samples": 128000, "seed": 1000 + i}).f for i in range(6)], axis=0)
     scale = np.linalg.norm(truth)
-    small = simulate(width=64, seeds=8192, dtype=torch.float32, **task)
+    small = simulate(width=64, seeds=seeds, dtype=torch.float32, **task)
     noise2 = (np.linalg.norm(small.stderr.f) / scale) ** 2
     shift = 64 * max(0.0, (np.linalg.norm(small.f - truth) / scale) ** 2 - noise2) ** 0.5
-    spread = 64 * 8192 * noise2
-    print(f"finite networks: error^2 = ({shift:.2f}/N)^2 + {spread:.2f}/(N seeds), relative to |f|")
-    for samples, repeats in ((8000, 16), (32000, 8), (128000, 4)):
-        ours, own, theirs = [], [], {width: [] for width in WIDTHS}
-        for seed in range(repeats):
-            seconds, found = timed(solve, **task | {"seed": seed, "samples": samples})
-            ours.append(seconds)
-            own.append(np.linalg.norm(found.f - truth) / scale)
-            for width, times in theirs.items():
-                if seed < 4:
-                    count = max(1, 16 * 256**2 // width**2)
-                    times.append(
-                        timed(simulate, width=width, seeds=count, dtype=torch.float32, **task)[0] / count
-                    )
-        target, mine = float(np.sqrt(np.mean(np.square(own)))), statistics.median(ours)
-        print(f"solve, S = {samples}: {100 * target:.3f} % from the truth (rms of {repeats}) in {mine:.2f} s")
+    return shift, 64 * seeds * noise2
+
+
+def accuracy_rows(tiny: bool) -> Iterator[Row]:
+    """Seconds to reach the accuracy in f that `solve` really has: its distance from the mean of solutions
+    with many more samples.
+
+    An ensemble must be wide *and* many. Every width is priced with the seeds it needs and the cheapest
+    counts. Matrices in float32, where that is twice as fast, and as many networks side by side as fit in the
+    cache.
+    """
+    task = data(2) | CASE | {"lr": 0.5} | ({"steps": 3, "depth": 2} if tiny else {})
+    much, draws, seeds = (4000, 2, 64) if tiny else (128000, 6, 8192)
+    truth = np.mean([solve(**task | {"samples": much, "seed": 1000 + i}).f for i in range(draws)], axis=0)
+    shift, spread = constants(task, truth, seeds)
+    for samples, rounds in ((1000, 1),) if tiny else ((8000, 10), (32000, 8), (128000, 6)):
+        own: list[float] = []
+
+        def ours(samples: int = samples, own: list[float] = own) -> None:
+            found = solve(**task | {"seed": len(own), "samples": samples})
+            own.append(float(np.linalg.norm(found.f - truth) / np.linalg.norm(truth)))
+
+        def finite(width: int) -> None:
+            simulate(width=width, seeds=together(width), dtype=torch.float32, **task)
+
+        sides: dict[str, Callable[[], object]] = {"trimtab": ours}
+        sides |= {str(width): lambda width=width: finite(width) for width in WIDTHS[:: 4 if tiny else 1]}
+        taken = in_turns(sides, rounds)
+        target = float(np.sqrt(np.mean(np.square(own))))
         prices = {}
-        for width, times in theirs.items():
+        for width in map(int, list(sides)[1:]):
             room = target**2 - (shift / width) ** 2
             if room > 0:
-                prices[width] = max(1.0, spread / width / room) * statistics.median(times)
-        best = min(prices, key=lambda width: prices[width])
-        print("  seconds by N: " + ", ".join(f"{width}: {price:.1f}" for width, price in prices.items()))
-        print(
-            f"  cheapest ensemble of the same accuracy, N = {best}: {prices[best]:.2f} s, "
-            f"{prices[best] / mine:.1f} times solve's"
+                networks = max(1.0, spread / width / room)
+                prices[width] = [networks / together(width) * t for t in taken[str(width)]]
+        if not prices:
+            continue
+        best = min(prices, key=lambda width: statistics.median(prices[width]))
+        peer = f"an ensemble of networks, {best} wide"
+        what = f"f of the infinite network to {100 * target:.2g} % ({samples} samples)"
+        why = (
+            f"an ensemble's error^2 is ({shift:.2f}/N)^2 + {spread:.2f}/(N seeds); the cheapest width counts"
         )
+        yield from compare({"trimtab": taken["trimtab"], peer: prices[best]}, what, {peer: why}, 1, "s")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--large", action="store_true")
-    options = parser.parse_args()
+def together(width: int) -> int:
+    """Networks side by side that fit in the cache."""
+    return max(1, 16 * 256**2 // width**2)
+
+
+def rows(tiny: bool = False) -> Iterator[Row]:
     torch.set_num_threads(1)
+    yield from accuracy_rows(tiny)
+
+
+def scaling() -> None:
+    """What more depth and more samples cost, over the smallest case."""
     task = data(2) | CASE | {"lr": 0.5}
-    solve(**task)
+    cases = {
+        "S=8000 L=4 P=2 T=20": {},
+        "twice the depth": {"depth": 8},
+        "four times the depth": {"depth": 16},
+    }
+    cases |= {"four times the samples": {"samples": 32000}, "sixteen times the samples": {"samples": 128000}}
+    taken = in_turns({name: lambda more=more: solve(**task | more) for name, more in cases.items()}, 5)
+    first = statistics.median(taken["S=8000 L=4 P=2 T=20"])
+    for name, values in taken.items():
+        print(f"{name:28s} {statistics.median(values):6.2f} s   x {statistics.median(values) / first:5.2f}")
 
-    seconds = interleaved(
-        {
-            "S=8000 L=4 P=2 T=20": (solve, task),
-            "twice the depth": (solve, task | {"depth": 8}),
-            "four times the depth": (solve, task | {"depth": 16}),
-            "four times the samples": (solve, task | {"samples": 32000}),
-            "sixteen times the samples": (solve, task | {"samples": 128000}),
-        }
-    )
-    first = seconds["S=8000 L=4 P=2 T=20"]
-    for name, value in seconds.items():
-        print(f"{name:28s} {value:6.2f} s   x {value / first:5.2f}")
 
-    same_accuracy(task)
-
-    if options.large:
-        task = data(16) | CASE | {"steps": 100, "depth": 8}
-        task["lr"] = 0.3 * 2 * 16 / np.linalg.eigvalsh(lazy(task["x"], depth=8, activation="tanh").ntk)[-1]
-        taken, _ = timed(solve, **task)
-        print(
-            f"P=16 T=100 L=8 S=8000: {taken:.0f} s, peak memory "
-            f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB"
-        )
+def large() -> None:
+    task = data(16) | CASE | {"steps": 100, "depth": 8}
+    task["lr"] = 0.3 * 2 * 16 / np.linalg.eigvalsh(lazy(task["x"], depth=8, activation="tanh").ntk)[-1]
+    taken = seconds(lambda: solve(**task))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(f"P=16 T=100 L=8 S=8000: {taken:.0f} s, peak memory {peak:.2f} GiB")
 
 
 if __name__ == "__main__":
-    main()
+    main(rows)
+    if "--scaling" in sys.argv:
+        scaling()
+    if "--large" in sys.argv:
+        large()

@@ -1,4 +1,5 @@
-"""Write what the docs take from the code: docs/api.md, docs/rules.md and the frozen surface tests/api.txt.
+"""Write what the docs take from the code: docs/api.md, docs/rules.md, the frozen surface tests/api.txt, and
+PACKAGE.md, the README as a package index shows it.
 
     python docs/generate.py            write them
     python docs/generate.py --check    say which are not current; exit code 1
@@ -10,7 +11,9 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -141,9 +144,55 @@ def _law(factors: dict[str, float]) -> str:
     return " ".join(f"{s}^{p:g}" if p != 1 else s for s, p in powers.items() if p) or "1"
 
 
+PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)]*)\)")
+OCTAVE = 5  # characters of a doubling of the rate
+LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((?!https?://|#)([^)]*)\)")
+
+
+def package(home: str | None = None) -> str:
+    """README.md for a package index, which shows neither pictures nor links of the repository's own files.
+
+    With `home`, the `Repository` under [project.urls], they lead there. Without one the picture is drawn in
+    characters from the SVG's numbers, and links are the names of the files.
+    """
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    if home:
+        text = PICTURE.sub(rf"![\1]({home}/raw/HEAD/\2)", text)
+        return LINK.sub(rf"[\1]({home}/blob/HEAD/\2)", text)
+    text = PICTURE.sub(lambda m: f"```\n{drawing(ROOT / m[2])}\n```", text)
+    return LINK.sub(lambda m: m[1] if m[1] == m[2] else f"{m[1]} (`{m[2]}`)", text)
+
+
+def drawing(picture: Path) -> str:
+    """The README's picture in characters: where on the axis of rates each size has its optimum."""
+    optima: dict[str, list[float]] = {}  # {size: plain, with trimtab}
+    for size, rate in re.findall(
+        r"<title>(\w+ \d+): best rate ([\d.e-]+),", picture.read_text(encoding="utf-8")
+    ):
+        optima.setdefault(size, []).append(math.log2(float(rate)))
+    found = [x for pair in optima.values() for x in pair]
+    low, high = math.floor(min(found)), math.ceil(max(found))
+    ticks = "".join(f"{k:<{OCTAVE}d}" for k in range(low, high + 1)).rstrip()
+    room = OCTAVE * (high - low) + 5
+    lines = [f"{'':<11}{'log2 of the best rate':<{room}}with trimtab", f"{'':<10}{ticks:<{room}}{ticks}"]
+    for size, pair in optima.items():
+        strips = [["."] * (OCTAVE * (high - low) + 1) for _ in pair]
+        for strip, x in zip(strips, pair, strict=True):
+            strip[round(OCTAVE * (x - low))] = "O"
+        plain, ours = map("".join, strips)
+        lines.append(f"{size:<11}{plain:<{room}}{ours}")
+    return "\n".join(lines)
+
+
+def repository() -> str | None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return project.get("urls", {}).get("Repository")
+
+
 def write(check: bool = False) -> list[str]:
     """Write the files; returns those that were not current."""
     wanted = {"docs/api.md": api(), "docs/rules.md": rules(), "tests/api.txt": surface()}
+    wanted["PACKAGE.md"] = package(repository())
     stale = []
     for place, text in wanted.items():
         path = ROOT / place

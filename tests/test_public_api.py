@@ -2,6 +2,8 @@
 code are current."""
 
 import importlib.util
+import math
+import re
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,30 @@ def test_the_surface_is_the_one_that_was_promised(generate):
 def test_generated_pages_are_current(generate, page):
     held = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
     assert held == getattr(generate, page)(), "run python docs/generate.py"
+
+
+def test_a_package_index_shows_all_of_the_readme(generate):
+    """An index has none of the repository's files: no link and no picture may need one."""
+    held = (ROOT / "PACKAGE.md").read_text(encoding="utf-8")
+    assert held == generate.package(generate.repository()), "run python docs/generate.py"
+    assert 'readme = "PACKAGE.md"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    for text in (held, generate.package("https://host/us/it")):
+        prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+        assert all(target.startswith("https://") for target in re.findall(r"\]\(([^)]*)\)", prose))
+    there = generate.package("https://host/us/it")
+    assert "](https://host/us/it/raw/HEAD/docs/demo.svg)" in there and "/blob/HEAD/docs/howto.md" in there
+
+
+def test_the_drawn_picture_has_the_optima_of_the_svg(generate):
+    lines = generate.drawing(ROOT / "docs" / "demo.svg").splitlines()
+    ticks = lines[1].split()
+    low, at = int(ticks[0]), lines[1].index(ticks[0]) + 1
+    said = re.findall(r"<title>(\w+ \d+): best rate ([\d.e-]+)", (ROOT / "docs" / "demo.svg").read_text())
+    plain = dict(reversed(said))  # the first of each size
+    assert len(lines) == 2 + len(plain)
+    for line in lines[2:]:
+        size = " ".join(line.split()[:2])
+        assert abs(low + (line.index("O") - at) / generate.OCTAVE - math.log2(float(plain[size]))) <= 0.101
 
 
 def test_every_public_name_has_words(generate):

@@ -20,6 +20,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PART = re.compile(
     r"<!-- setup\n(?P<setup>.*?)-->|<!-- (?P<slow>slow) -->|```(?P<kind>\w*)\n(?P<body>.*?)```", re.DOTALL
 )
+NEEDS = {"migrating.md": ("mup",)}  # packages that a page is about
 MODEL = """
 import torch
 from torch import nn
@@ -69,6 +70,8 @@ def tell(page, slow):
 
 @pytest.mark.parametrize("page", stories(("python", "console")), ids=lambda page: page.name)
 def test_the_code_runs_as_written(page, capsys, tmp_path, monkeypatch):
+    for package in NEEDS.get(page.name, ()):
+        pytest.importorskip(package, reason=f"{package} is not installed")
     monkeypatch.chdir(tmp_path)
     tell(page, slow=False)
     if page.name in ("README.md", "start.md"):

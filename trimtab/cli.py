@@ -52,12 +52,13 @@ from trimtab.errors import TrimtabError
 INTERRUPTED = 130
 CLOSED_PIPE = 141  # what a shell reports of a program that SIGPIPE ended: `trimtab ... | head` is no verdict
 # What pip installs for a module, where that is not its own name.
-HF, IMAGES = "'trimtab[hf]'", "'trimtab[images]'"
+HF, IMAGES, OPTUNA, RAY = (f"'trimtab[{extra}]'" for extra in ("hf", "images", "optuna", "ray"))
 CORE = (
     *("tyro", "rich", "pydantic", "pandas", "scipy", "plotly", "jinja2", "sklearn", "platformdirs"),
     *("numpy", "torch"),
 )
 PACKAGES = {"sklearn": "scikit-learn", "PIL": IMAGES, "transformers": HF, "accelerate": HF}
+PACKAGES |= {"optuna": OPTUNA, "ray": RAY}
 
 
 @dataclasses.dataclass
@@ -89,8 +90,7 @@ def main(argv: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] == "trimtab":
             raise
-        print(f"trimtab: {missing(error.name)}", file=sys.stderr)
-        return 2
+        return _without(error.name, sys.argv[1:] if argv is None else argv)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -126,6 +126,15 @@ def _run(argv: list[str] | None) -> int:
     return tyro.cli(commands, prog="trimtab", description=about, args=argv).run()
 
 
+def _without(module: str, argv: list[str]) -> int:
+    """Help needs no package at all: without tyro it is the list at the top of this file."""
+    helped = module == "tyro" and argv[:1] in ([], ["-h"], ["--help"])
+    if helped:
+        print(__doc__)
+    print(f"trimtab: {missing(module)}", file=sys.stderr)
+    return 0 if helped and argv else 2
+
+
 def missing(module: str) -> str:
     """What to install for a module that is not there, with all else that is missing.
 
@@ -134,7 +143,7 @@ def missing(module: str) -> str:
     """
     name = module.split(".")[0]
     package = PACKAGES.get(name, name)
-    shown = name if package in (HF, IMAGES) else package
+    shown = name if package.startswith("'") else package
     others = [PACKAGES.get(other, other) for other in CORE if other != name and not _is_installed(other)]
     return f"this command needs {shown}, which is not installed: pip install {' '.join([package, *others])}"
 

@@ -480,6 +480,20 @@ def test_with_torch_alone_every_command_says_what_to_install(kind, tmp_path):
     )
 
 
+def test_help_needs_no_package(tmp_path):
+    """With torch alone `trimtab --help` still lists every command, and says what to install for them."""
+    process = trimtab_command("--help", block=OURS, cwd=tmp_path)
+    out, said = process.communicate(timeout=120)
+    named = {kind.__name__.lower() for kind in cli.COMMANDS} - {"version", "retry"}
+    assert process.returncode == 0 and all(f"trimtab {name}" in out for name in named)
+    assert "pip install tyro rich pydantic pandas scipy plotly jinja2 scikit-learn" in said
+
+
+@pytest.mark.parametrize("extra", ["optuna", "ray"])
+def test_an_extra_is_named_by_its_brackets(extra):
+    assert f"needs {extra}, which is not installed: pip install 'trimtab[{extra}]'" in cli.missing(extra)
+
+
 NEEDS = {
     "rich": ["transfer", "a.db"],
     "pandas": ["transfer", "a.db"],

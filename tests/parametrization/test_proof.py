@@ -490,6 +490,30 @@ def test_a_model_on_meta_is_proven_when_it_has_numbers():
     assert p.prove(model, base).verdict == "good" and p.proof.verdict == "good"
 
 
+class Attending(nn.Module):
+    """One residual block whose branch is softmax attention, a product of activations."""
+
+    def __init__(self, n):
+        super().__init__()
+        self.stem, self.head = nn.Linear(8, n), nn.Linear(n, 3)
+        self.q, self.k, self.v, self.out = (nn.Linear(n, n, bias=False) for _ in range(4))
+
+    def forward(self, x):
+        h = self.stem(x)
+        weights = torch.softmax(self.q(h) @ self.k(h).transpose(-1, -2) / h.shape[-1] ** 0.5, -1)
+        return self.head(h + self.out(weights @ self.v(h)))
+
+
+def test_a_model_on_meta_may_be_narrower_than_its_base():
+    """What must be read from numbers is read on the side that has them; the plan is that of real weights."""
+    example, base = torch.randn(4, 5, 8), Attending(32)
+    with torch.device("meta"):
+        model = Attending(16)
+    p = trimtab.parametrize(model, base, example=example, apply=False)
+    real = trimtab.parametrize(Attending(16), base, example=example, apply=False)
+    assert p.factors(torch.optim.AdamW) == real.factors(torch.optim.AdamW)
+
+
 def test_half_precision_and_frozen_parameters():
     build = CASES["pre-norm-mlp"].build
     torch.manual_seed(0)

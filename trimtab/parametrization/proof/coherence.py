@@ -156,10 +156,18 @@ class Spread:
             return 1.0
         here, there, operands = found
         left = value == node.inputs[0]
-        if agree and bool((self.base.trace.tensor(operands[1 if left else 0]) >= 0).all()):
+        other = 1 if left else 0
+        if agree and self._never_negative(node.inputs[other], operands[other]):
             return 1.0
         dim = -1 if left else -2
         return min(1.0, there[2][dim] / here[2][dim]) ** 0.5
+
+    def _never_negative(self, here: int, there: int) -> bool:
+        """Whether a value has no negative number, read on the side that has numbers: one may be on meta."""
+        for graph, value in ((self.base, there), (self.model, here)):
+            if not (tensor := graph.trace.tensor(value)).is_meta:
+                return bool((tensor >= 0).all())
+        return False
 
     @staticmethod
     def _numbers(graph: Graph, value: int) -> int:
