@@ -110,7 +110,7 @@ def rows(tiny: bool = False) -> Iterator[Row]:
             ours=statistics.median(ours),
             theirs=statistics.median(theirs),
             ratios=tuple(t / o for t, o in zip(theirs, ours, strict=True)),
-            why=f"{many // few} times the runs; a curve of the sweep is drawn from summaries",
+            why=f"{many // few} times the runs in one page, in the same browser",
         )
 
 
