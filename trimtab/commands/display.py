@@ -3,15 +3,20 @@ it."""
 
 from __future__ import annotations
 
+import sys
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from trimtab.commands.status import run_name
 from trimtab.errors import TrimtabError
+from trimtab.sweeps.driver import Stopped
 from trimtab.sweeps.store import Store
+
+Result = TypeVar("Result")
 
 LINE = 60.0  # seconds between lines where there is no terminal
 
@@ -115,6 +120,26 @@ class Display:
             else f"time to go {clock(to_go)}",
             f"best {best[0]:.4g} ({run_name(best[1])})" if best else "",
         ]
+
+
+def run_shown(run: Callable[..., Result], options: Any, *, quiet: bool = False) -> Result | None:
+    """`trimtab.sweep` or `trimtab.tune` as a command's options ask for it, with its progress on standard
+    error; None where it was interrupted, which is then said."""
+    display = Display(Console(stderr=True, quiet=quiet))
+    try:
+        with display:
+            return run(
+                options.config,
+                options.store,
+                workers=options.workers,
+                threads=options.threads,
+                engine="local" if options.ray is None else "ray",
+                address=options.ray or "local",
+                progress=display,
+            )
+    except Stopped as error:
+        print(f"trimtab: {error}", file=sys.stderr)
+        return None
 
 
 def clock(seconds: float) -> str:

@@ -43,8 +43,8 @@ class Explain:
     """Your `build(width, depth) -> nn.Module`, as pkg.mod:function or file.py:function; its module may have
     an `example()`. Or a model type of transformers: hf:gpt2, hf:llama, hf:vit, ..."""
     hf: Text = None
-    """The same as hf:... : a model type of transformers (gpt2, llama, vit, ...), from its configuration,
-    offline."""
+    """The same without numbers, on the meta device, whatever its size: a model type of transformers (gpt2,
+    llama, vit, ...), from its configuration, offline."""
     scheme: str = "depth-mup"
     """sp, ntk, mup, depth-mup or completep."""
     optimizer: str = "AdamW"
@@ -93,7 +93,7 @@ def _build_published(options: Explain, family: str) -> tuple[nn.Module, nn.Modul
     build, make = load_published(family)
     with torch.device("meta"):
         model = build_model(build, options.width, options.depth)
-    if sum(p.numel() for p in model.parameters()) <= LARGE:
+    if options.hf is None and sum(p.numel() for p in model.parameters()) <= LARGE:
         model = build_model(build, options.width, options.depth)
     return model, build_model(build, options.base_width, options.base_depth), make(), ""
 

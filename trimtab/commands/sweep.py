@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 
 from trimtab.commands.options import Positional, Text
 
@@ -26,28 +25,15 @@ class Sweep:
 
     def run(self) -> int:
         """Run or resume; the exit code is 0, 4 if some cells failed, 130 if it was interrupted."""
-        from rich.console import Console
 
-        from trimtab.commands.display import Display
+        from trimtab.commands.display import run_shown
         from trimtab.commands.status import count, describe, last_line
         from trimtab.refinement.sweeping import sweep
-        from trimtab.sweeps.driver import Stopped, proof_warning
+        from trimtab.sweeps.driver import proof_warning
         from trimtab.sweeps.store import Store
 
-        display = Display(Console(stderr=True))
-        try:
-            with display:
-                outcome = sweep(
-                    self.config,
-                    self.store,
-                    workers=self.workers,
-                    threads=self.threads,
-                    engine="local" if self.ray is None else "ray",
-                    address=self.ray or "local",
-                    progress=display,
-                )
-        except Stopped as error:
-            print(f"trimtab: {error}", file=sys.stderr)
+        outcome = run_shown(sweep, self)
+        if outcome is None:
             return 130
         store = Store(outcome.store)
         print(describe(count(store), outcome.store))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -40,29 +39,14 @@ class Tune:
         """Tune; the exit code is 1 or 3 by the confirming runs, 4 if runs failed, 130 interrupted, else 0."""
         from pathlib import Path
 
-        from rich.console import Console
-
-        from trimtab.commands.display import Display
+        from trimtab.commands.display import run_shown
         from trimtab.files import create_text
-        from trimtab.sweeps.driver import Stopped
         from trimtab.tuning.tuner import tune
 
         if self.snippet is not None and Path(self.snippet).exists():  # said before the search, not after it
             raise InputError(f"{self.snippet} is there already: it is not replaced. Name another file.")
-        display = Display(Console(stderr=True, quiet=self.json))
-        try:
-            with display:
-                found = tune(
-                    self.config,
-                    self.store,
-                    workers=self.workers,
-                    threads=self.threads,
-                    engine="local" if self.ray is None else "ray",
-                    address=self.ray or "local",
-                    progress=display,
-                )
-        except Stopped as error:
-            print(f"trimtab: {error}", file=sys.stderr)
+        found = run_shown(tune, self, quiet=self.json)
+        if found is None:
             return 130
         if self.snippet is not None:
             create_text(self.snippet, found.snippet)
