@@ -11,6 +11,7 @@ import trimtab
 from trimtab.runs.config import RunConfig, rate
 from trimtab.runs.training import Run
 from trimtab.sweeps.store import Store
+from trimtab.tuning import snippet as snippets
 from trimtab.tuning.config import read
 from trimtab.tuning.result import Tuned
 from trimtab.tuning.search import Replay, read_results
@@ -266,3 +267,17 @@ def test_multipliers_by_role_reach_the_target_unchanged(tmp_path):
             mine = times if group.roles == ("input",) else 1.0
             assert group.lr == pytest.approx(found.best.values["lr"] * plan[name]["lr"] * mine)
     assert "roles={'input': {'lr': " in found.snippet
+
+
+def test_the_snippet_builds_a_published_model(tmp_path, monkeypatch):
+    pytest.importorskip("transformers")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ids.py").write_text(
+        "import torch\ndef data(split, seed, step):\n    x = torch.randint(0, 50, (2, 9))\n"
+        "    return {'input_ids': x, 'labels': x}\n"
+    )
+    config = RunConfig(model="hf:gpt2", data="ids.py:data", width=16, depth=1, lr=0.1, steps=2)
+    lines, imports = snippets._build(config)
+    space: dict = {}
+    exec("\n".join([*imports, *lines, "model = build(16, 1, **options)"]), space)
+    assert space["model"].config.n_embd == 16
