@@ -276,8 +276,8 @@ def test_the_snippet_builds_a_published_model(tmp_path, monkeypatch):
         "import torch\ndef data(split, seed, step):\n    x = torch.randint(0, 50, (2, 9))\n"
         "    return {'input_ids': x, 'labels': x}\n"
     )
-    config = RunConfig(model="hf:gpt2", data="ids.py:data", width=16, depth=1, lr=0.1, steps=2)
+    config = RunConfig(model="hf:gpt2", data="ids.py:data", width=64, depth=1, lr=0.1, steps=2)
     lines, imports = snippets._build(config)
     space: dict = {}
-    exec("\n".join([*imports, *lines, "model = build(16, 1, **options)"]), space)
-    assert space["model"].config.n_embd == 16
+    exec("\n".join([*imports, *lines, "model = build(64, 1, **options)"]), space)
+    assert space["model"].config.n_embd == 64
