@@ -302,3 +302,23 @@ def test_hugging_face_with_a_plain_optimizer_is_an_error_before_its_first_step(t
     with pytest.raises(trimtab.OptimizerError, match="mixes parameters"), guard(p):
         plain.train()
     assert_close(weights(model), before, 0.0)
+
+
+@pytest.mark.filterwarnings("ignore:the model must start")
+@pytest.mark.parametrize("how", ["model", "model_init"])
+def test_hugging_face_with_a_model_that_was_never_rescaled_is_an_error(tmp_path, how):
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    pytest.importorskip("accelerate", reason="accelerate is not installed")
+
+    class Mine(trimtab.trainers.HuggingFace, transformers.Trainer):
+        pass
+
+    ids = torch.randint(0, 64, (8, 16))
+    p = trimtab.parametrize(gpt(transformers, 64, 4), gpt(transformers, 32, 2), example=dict(input_ids=ids))
+    options = dict(output_dir=str(tmp_path), max_steps=1, use_cpu=True, report_to=[], save_strategy="no")
+    arguments = transformers.TrainingArguments(**options, disable_tqdm=True)
+    data = [dict(input_ids=row, labels=row) for row in ids]
+    fresh = gpt(transformers, 64, 4) if how == "model" else lambda: gpt(transformers, 64, 4)
+    trainer = Mine(**{how: fresh}, args=arguments, train_dataset=data, parametrization=p)
+    with pytest.raises(trimtab.OptimizerError, match="fresh instance"):
+        trainer.train()
