@@ -84,6 +84,7 @@ def check(name):
     assert f"| {rows[0].what} |" in run.page({name: found})
 
 
+@pytest.mark.slow
 def test_a_tiny_member_runs():
     check("fleet")
 

@@ -123,6 +123,7 @@ OTHER = {
 }  # than this process's own
 
 
+@pytest.mark.slow
 def test_a_resume_on_another_instruction_set_is_said(tmp_path):
     path = grid(tmp_path / "a", "mlp", axes={"lr": [0.01]}, seeds=1)
     assert finish(path)[0] == 0
