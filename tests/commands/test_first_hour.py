@@ -623,3 +623,37 @@ def test_headline_and_verdicts_fit_a_phone(tmp_path):
                 lines, right, hidden = page.evaluate(LAID_OUT)
                 assert lines < 2.5 and right <= width and hidden <= 0, (name, width, lines, right, hidden)
         browser.close()
+
+
+LOSSES = {
+    "each": ("nn.functional.cross_entropy(output, batch[1], reduction='none')", "one number"),
+    "number": ("float(nn.functional.cross_entropy(output, batch[1]))", "gave a float"),
+    "broken": ("output.no_such_thing", "AttributeError"),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_that_cannot_be_is_one_sentence_before_any_work(tmp_path, monkeypatch, capsys, name):
+    monkeypatch.chdir(tmp_path)
+    text, said = LOSSES[name]
+    (tmp_path / "own.py").write_text(f"from torch import nn\ndef loss(output, batch): return {text}\n")
+    keys = 'loss = "own.py:loss"\nsteps = 2\n'
+    (tmp_path / "run.toml").write_text(f"width = 8\ndepth = 3\nlr = 0.1\n{keys}")
+    (tmp_path / "sweep.toml").write_text(f"base = [8, 3]\nseeds = 1\n[axes]\nlr = [0.1]\n[run]\n{keys}")
+    for command in (["train", "run.toml"], ["sweep", "sweep.toml"]):
+        assert cli.main(command) == 2
+        found = capsys.readouterr().err
+        assert said in found and "Traceback" not in found, found
+    assert not list(tmp_path.glob("*.checkpoint"))
+
+
+def test_a_run_that_fails_in_the_users_code_names_the_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(
+        "import torch\ndef data(split, seed, step):\n    if step == 3:\n        raise KeyError('shard 7')\n"
+        "    return torch.ones(4, 64), torch.zeros(4, dtype=torch.long)\n"
+    )
+    (tmp_path / "run.toml").write_text('width = 8\ndepth = 3\nlr = 0.1\nsteps = 9\ndata = "own.py:data"\n')
+    assert cli.main(["train", "run.toml"]) == 2
+    said = capsys.readouterr().err
+    assert "after 3 of 9 steps" in said and "KeyError: 'shard 7' (own.py, line 4)" in said, said

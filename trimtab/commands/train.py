@@ -8,12 +8,13 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trimtab.commands.options import Positional, Text
-from trimtab.errors import InputError, faults, faults_in
+from trimtab.errors import InputError, TrimtabError, faults, faults_in
 from trimtab.files import json_ready, looking_in, write_text
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class Train:
         ]
         if missing:  # said before the training, not after it
             raise faults("trimtab train:", missing)
+        _try_once(config)
         run = Run(config, checkpoint)
         for line in run.said:
             print(f"trimtab: {line}", file=sys.stderr)
@@ -76,6 +78,8 @@ class Train:
             if not self.json:
                 console.print(f"{done}; the same command goes on from there.", highlight=False)
             return 130
+        except Exception as error:
+            raise _failed(error, len(run.losses), config.steps) from error
         finally:
             signal.signal(signal.SIGINT, before)
         if self.out:
@@ -83,6 +87,38 @@ class Train:
         checkpoints.remove(checkpoint)
         print(json.dumps(result.row()) if self.json else summary(result))
         return 0 if result.state == "done" and not result.collapsed else 1
+
+
+def _try_once(config: RunConfig) -> None:
+    """One forward with its loss, before any work."""
+    from trimtab.runs.tasks import prepare
+
+    try:
+        _ = prepare(config).flops
+    except (TrimtabError, ImportError):  # of a package that is not installed the command says more
+        raise
+    except Exception as error:
+        raise InputError(f"the run cannot be set up: {type(error).__name__}: {error}.") from error
+
+
+def _failed(error: Exception, made: int, steps: int) -> Exception:
+    """What a run raised, as the user's fault with its place where it came out of the user's code; else as it
+    is."""
+    package = Path(__file__).parent.parent
+    frames = [Path(f.filename) for f in traceback.extract_tb(error.__traceback__)]
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__)]
+    elsewhere = ("site-packages", f"python{sys.version_info.major}.{sys.version_info.minor}")
+    own = [
+        f"{frame.name}, line {line}"
+        for frame, line in zip(frames, lines, strict=True)
+        if package not in frame.parents and not any(part in frame.parts for part in elsewhere)
+    ]
+    if isinstance(error, TrimtabError) or not own:
+        return error
+    return InputError(
+        f"the run stopped after {made} of {steps} steps: {type(error).__name__}: {error} ({own[-1]}). Mend "
+        "it and run the same command again."
+    )
 
 
 def read_run(path: Path) -> RunConfig:

@@ -170,7 +170,7 @@ def _apart(t: Transfer) -> str:
         return ""
     return (
         f"The drift ({t.drift.slope:+.2f}) is fitted to all sizes at once, with one shape of curve and the "
-        f"seeds paired; a line through the optima in the table has {through:+.2f}. Where they differ the "
+        f"seeds paired; a line through the optima inside the grid has {through:+.2f}. Where they differ the "
         "runs say little: look at the interval."
     )
 

@@ -215,12 +215,12 @@ class Task:
                 lambda: losses.append(self.evaluate(self.sample, self.cast(self.batch(0, 0)))[0])
             )
         if not isinstance(losses[0], Tensor) or losses[0].numel() != 1:
-            found = (
-                f"a tensor of shape {tuple(losses[0].shape)}" if isinstance(losses[0], Tensor) else losses[0]
-            )
+            shaped = isinstance(losses[0], Tensor)
+            found = f"shape {tuple(losses[0].shape)}" if shaped else f"a {type(losses[0]).__name__}"
+            cure = "Take the mean over examples" if shaped else "Return it before .item() or float()"
             raise InputError(
-                f"the loss must be one number: {self.config.loss or 'the model'} gave {found}. Take the mean "
-                "over examples."
+                f"the loss must be a tensor with one number: {self.config.loss or 'the model'} gave {found}. "
+                f"{cure}."
             )
         return 3.0 * flops
 
