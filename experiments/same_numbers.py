@@ -58,19 +58,25 @@ def disturb(path: Path, workers: int, calm: float, dice: random.Random) -> str:
     a worker some time after the first one is there; what was killed."""
     process, store = start(path, workers), path.with_suffix(".db")
     if dice.random() < 0.3:
-        if _ended(process, dice.uniform(0.0, calm)):
+        if ended(process, dice.uniform(0.0, calm)):
             return NOTHING
     else:
         while not processes(store)[1]:
-            if _ended(process, 0.1):
+            if ended(process, 0.1):
                 return NOTHING
-        if _ended(process, dice.uniform(0.0, 0.5 * calm)):
+        if ended(process, dice.uniform(0.0, 0.5 * calm)):
             return NOTHING
+    return strike(process, store, dice)
+
+
+def strike(process: subprocess.Popen[str], store: Path, dice: random.Random) -> str:
+    """`kill -9` of one of a command's workers, which it is left to notice, or of the command; what was
+    killed."""
     hands = processes(store)[1]
     if hands and dice.random() < 0.5:
-        kill(dice.choice(hands))
-        process.communicate(timeout=600)
-        return "a worker"
+        struck = kill(dice.choice(hands))
+        process.communicate(timeout=900)
+        return "a worker" if struck else NOTHING
     kill(process.pid)
     process.communicate(timeout=60)
     if not gone(store, 60.0):
@@ -78,7 +84,7 @@ def disturb(path: Path, workers: int, calm: float, dice: random.Random) -> str:
     return "the command"
 
 
-def _ended(process: subprocess.Popen[str], within: float) -> bool:
+def ended(process: subprocess.Popen[str], within: float) -> bool:
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(within)
         return True

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import collections
-import contextlib
 import random
 import subprocess
 import sys
@@ -23,7 +22,8 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent.parent / "tests" / "support")]
 
-from crashing import gone, kill, processes, results, same, start, write  # noqa: E402
+from crashing import processes, results, same, start, write  # noqa: E402
+from same_numbers import NOTHING, ended, strike  # noqa: E402
 
 TUNE = dict(
     base=[24, 2],
@@ -38,7 +38,6 @@ TUNE = dict(
     confirm=dict(size=[48, 2], seeds=2),
     budget={"checkpoint_seconds": 0.05},
 )
-NOTHING = "nothing"
 
 
 def begin(path: Path, workers: int) -> subprocess.Popen[str]:
@@ -60,30 +59,14 @@ def disturb(path: Path, workers: int, calm: float, dice: random.Random) -> str:
     process, store = begin(path, workers), path.with_suffix(".db")
     if dice.random() < 0.7:
         while not processes(store)[1]:
-            if _ended(process, 0.1):
+            if ended(process, 0.1):
                 return NOTHING
         moment = dice.uniform(0.0, 0.4 * calm)
     else:
         moment = dice.uniform(0.0, 0.7 * calm)
-    if _ended(process, moment):
+    if ended(process, moment):
         return NOTHING
-    hands = processes(store)[1]
-    if hands and dice.random() < 0.5:
-        struck = kill(dice.choice(hands))
-        process.communicate(timeout=900)
-        return "a worker" if struck else NOTHING
-    kill(process.pid)
-    process.communicate(timeout=60)
-    if not gone(store, 60.0):
-        raise RuntimeError("workers outlive a killed command by a minute")
-    return "the command"
-
-
-def _ended(process: subprocess.Popen[str], within: float) -> bool:
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(within)
-        return True
-    return False
+    return strike(process, store, dice)
 
 
 def made(folder: Path) -> Path:
