@@ -657,3 +657,48 @@ def test_a_run_that_fails_in_the_users_code_names_the_line(tmp_path, monkeypatch
     assert cli.main(["train", "run.toml"]) == 2
     said = capsys.readouterr().err
     assert "after 3 of 9 steps" in said and "KeyError: 'shard 7' (own.py, line 4)" in said, said
+
+
+HEADS = """
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.inner, self.outer = nn.Linear(6, width), nn.Linear(width, 3)
+    def forward(self, x):
+        h = self.inner(x)
+        return self.outer(h.view(len(x), 2, h.shape[1] // 2).flatten(1))
+def build(width, depth): return Net(width)
+def raising(model, width, depth): raise KeyError("no such rate")
+def short(model): return torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+
+
+def test_a_size_that_cannot_run_says_what_the_model_raised(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(HEADS)
+    sizes = ["--width", "9", "--depth", "1", "--base-width", "8", "--base-depth", "1"]
+    assert cli.main(["explain", "own.py:build", *sizes]) == 2
+    said = capsys.readouterr().err
+    assert "must run at both sizes" in said and "RuntimeError: shape" in said, said
+
+
+@pytest.mark.parametrize("name, said", {"raising": "KeyError", "short": "TypeError"}.items())
+def test_a_set_up_that_raises_is_wrong_input_and_no_verdict(tmp_path, monkeypatch, capsys, name, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(HEADS)
+    sizes = ["--base-width", "8", "--base-depth", "1", "--widths", "8", "16", "--depths", "1"]
+    assert cli.main(["check", "own.py:build", *sizes, "--optimizer", f"own.py:{name}"]) == 2
+    found = capsys.readouterr().err
+    assert said in found and "(model, width, depth)" in found and "Traceback" not in found, found
+
+
+def test_a_published_model_is_named_alike_everywhere(capsys):
+    pytest.importorskip("transformers")
+    sizes = ["--width", "64", "--depth", "2", "--base-width", "64", "--base-depth", "1"]
+    assert cli.main(["explain", "hf:gpt2", *sizes]) == 0
+    assert "proof by one step: good" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        cli.main(["check", "--help"])
+    assert "hf:gpt2" in capsys.readouterr().out
