@@ -602,3 +602,15 @@ def test_any_grid_of_rates(step):
     f = fit(x, y, seed)
     assert np.diff(f.grid).min() > step / 40 and f.low < -2.1 < f.high
     assert drift([f, f], [0.0, 1.0]).low < 0 < drift([f, f], [0.0, 1.0]).high
+
+
+def test_what_keeping_the_base_costs_is_unknown_where_the_best_is_beyond_the_grid():
+    cells = [(w, k, s) for w in (32, 64) for k in range(-8, -2) for s in range(2)]
+    rows = [
+        dict(scheme="mup", width=w, depth=2, lr=2.0**k, seed=s, state="done", train_loss=1 - k / 10 + s / 99)
+        for w, k, s in cells
+    ]
+    found = trimtab.transfer(pd.DataFrame(rows), over="width", scheme="mup")
+    assert set(found.optima["status"]) == {"beyond the grid"}
+    assert set(found.regret["status"]) == {"the best is beyond the grid"}
+    assert found.regret["high"].isna().all()
