@@ -248,8 +248,10 @@ def _count_faults(
     mine = {key: names for key, names in mine.items() if not paths[0].own.issuperset(names)}
     for key, names in mine.items():
         partners = theirs[key]
+        if len(names) == len(partners):
+            continue
         here, there = _like_named(model, names[0]), _like_named(base, partners[0])
-        if len(names) != len(partners) and here != there:
+        if here != there:
             yield (
                 f"{names[0]} is one of {here} such layers or experts in its branch, {partners[0]} in the "
                 f"base one of {there}: neither width nor depth"

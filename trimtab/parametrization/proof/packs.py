@@ -71,17 +71,21 @@ def parts(model: Graph, base: Graph, name: str, twin: str, low: Ways, high: Ways
     Args:
         low, high: what a value of the model gets through one consumer, at least and at most.
     """
-    mine, theirs = _ends(model, name), _ends(base, twin)
-    if mine is None or theirs is None or len(mine.ends) != len(theirs.ends) or len(mine.ends) < 2:
+    mine = _ends(model, name)
+    wanted = [(low(node, value), high(node, value)) for node, value, _ in mine.ends] if mine else []
+    if mine is None or len(set(wanted)) < 2:
+        return ()
+    theirs = _ends(base, twin)
+    if theirs is None or len(mine.ends) != len(theirs.ends):
         return ()
     ways: dict[tuple[float, float], tuple[set[int], set[int]]] = {}
-    wanted = [(low(node, value), high(node, value)) for node, value, _ in mine.ends]
     # A row that goes several ways gets the largest of what they give, so those are filled first.
     taken: tuple[set[int], set[int]] = set(), set()
     for way in sorted(set(wanted), reverse=True):
         both = ways.setdefault(way, (set(), set()))
         for k, found in enumerate((mine, theirs)):
-            rows = {r for at, (_, _, rows) in enumerate(found.ends) if wanted[at] == way for r in rows}
+            ends = [rows for at, (_, _, rows) in enumerate(found.ends) if wanted[at] == way]
+            rows = {r for end in ends for r in end.unique().tolist()}
             both[k].update(rows - taken[k])
             taken[k].update(rows)
     ways = {way: both for way, both in ways.items() if both[0] and both[1]}
@@ -109,12 +113,12 @@ class _Cut:
 
     Args:
         dim: the parameter's dimension that the rows are counted in; `rows`: how many there are.
-        ends: (operation, the value it takes, the rows in that value).
+        ends: (operation, the value it takes, which row each number of that value is from).
     """
 
     dim: int
     rows: int
-    ends: tuple[tuple[Node, int, frozenset[int]], ...]
+    ends: tuple[tuple[Node, int, Tensor], ...]
 
 
 def _ends(graph: Graph, name: str) -> _Cut | None:
@@ -155,17 +159,17 @@ def _row_dimension(graph: Graph, node: Node, name: str) -> int:
     return 0 if node.name == "linear" or (producer is not None and producer.name in ("t", "transpose")) else 1
 
 
-def _follow(graph: Graph, value: int, numbers: Tensor) -> list[tuple[Node, int, frozenset[int]]]:
+def _follow(graph: Graph, value: int, numbers: Tensor) -> list[tuple[Node, int, Tensor]]:
     """The operations that take some of the rows and do more than move them."""
     trace = graph.trace
-    found: list[tuple[Node, int, frozenset[int]]] = []
+    found: list[tuple[Node, int, Tensor]] = []
     todo = [(value, numbers)]
     while todo:
         at, rows = todo.pop(0)
         for node in (trace.nodes[n] for n in trace.consumers[at]):
             moved = _moved(graph, node, at, rows)
             if moved is None:
-                found.append((node, at, frozenset(rows.unique().tolist())))
+                found.append((node, at, rows))
             else:
                 todo += zip(node.outputs, moved, strict=True)
     return found

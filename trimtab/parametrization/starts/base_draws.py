@@ -61,23 +61,17 @@ def prepare(
     facts: Mapping[str, Facts], rows: Mapping[str, Row], base: nn.Module, said: Overrides, m_N: float
 ) -> dict[str, Draw]:
     """Measure the base and list the laws for each parameter of the model."""
-    tensors = dict(base.named_parameters(remove_duplicate=False))
-    # twins called alike in every block: few numbers each, more together
-    alike: dict[str, dict[str, Tensor]] = {}
-    for f in facts.values():
-        if adjustable(tensors[f.twin]):
-            alike.setdefault(_called(f), {})[f.twin] = tensors[f.twin].detach()
+    found = _Measured(facts, base)
     width, depth = _extent(facts, m_N), _main_depth(facts)
     draws: dict[str, Draw] = {}
     for name, f in facts.items():
         partner = facts.get(f.partner) if f.partner is not None else None
-        twin = tensors[f.twin]
-        measured = moments(twin, rows[name].offset) if adjustable(twin) else None
-        default = _torch_ways(f, partner, twin, measured)
+        measured = found.moments(f.twin, rows[name].offset)
+        default = _torch_ways(f, partner, measured, found.largest(f.twin))
         laws = _laws(f, partner, rows[name].init, m_N, frozenset(), depth=depth)
         known = _textbook(measured, f.fans[2:], "lookup" in f.uses, width)
         known &= frozenset(laws) if f.kind == "matrix" else {"width"} if partner is None else frozenset()
-        by_torch = bool(default) and _may_be_default(f, partner, list(alike.get(_called(f), {}).values()))
+        by_torch = bool(default) and _may_be_default(f, partner, found)
         # gains at 1 say nothing of what is drawn
         constant = measured is not None and measured.variance < 1e-12
         draws[name] = Draw(
@@ -91,6 +85,35 @@ def prepare(
             default=default,
         )
     return draws
+
+
+class _Measured:
+    """The numbers of the base's tensors, each measured once: several blocks of the model have one twin."""
+
+    def __init__(self, facts: Mapping[str, Facts], base: nn.Module):
+        held = dict(base.named_parameters(remove_duplicate=False))
+        twins = dict.fromkeys(f.twin for f in facts.values())
+        self._tensors = {twin: held[twin].detach() for twin in twins if adjustable(held[twin])}
+        self._moments: dict[tuple[str, bool], Moments | None] = {}
+        self._largest: dict[str, float] = {}
+        # twins called alike in every block: few numbers each, more together
+        self.alike: dict[str, dict[str, None]] = {}
+        for f in facts.values():
+            if f.twin in self._tensors:
+                self.alike.setdefault(_called(f), {})[f.twin] = None
+
+    def moments(self, twin: str, offset: bool) -> Moments | None:
+        """None where all is zero, or nothing that is measured."""
+        if (twin, offset) not in self._moments:
+            tensor = self._tensors.get(twin)
+            self._moments[twin, offset] = moments(tensor, offset) if tensor is not None else None
+        return self._moments[twin, offset]
+
+    def largest(self, twin: str) -> float:
+        if twin not in self._largest:
+            tensor = self._tensors.get(twin)
+            self._largest[twin] = float(tensor.abs().max()) if tensor is not None and tensor.numel() else 0.0
+        return self._largest[twin]
 
 
 def _called(f: Facts) -> str:
@@ -110,12 +133,11 @@ def _forced(name: str, said: Overrides, laws: Mapping[str, Law]) -> float | None
 
 
 def _torch_ways(
-    f: Facts, partner: Facts | None, twin: Tensor, measured: Moments | None
+    f: Facts, partner: Facts | None, measured: Moments | None, largest: float
 ) -> dict[str, tuple[str, float]]:
     """The ways in which the base's tensor is torch's own draw: {way: (law, the model's fan)}."""
     if measured is None:
         return {}
-    largest = float(twin.detach().abs().max())
     return {
         way: (law, fan)
         for way, law, fan, base_fan in _default_fans(f, partner)
@@ -133,12 +155,13 @@ def _extent(facts: Mapping[str, Facts], m_N: float) -> int:
     return max(counts, key=lambda n: counts[n]) if counts else 1
 
 
-def _may_be_default(f: Facts, partner: Facts | None, tensors: list[Tensor]) -> bool:
+def _may_be_default(f: Facts, partner: Facts | None, found: _Measured) -> bool:
     """All the base's tensors of this name together could be torch's own draw."""
-    parts = [m for t in tensors if (m := moments(t, offset=False)) is not None]
+    twins = found.alike.get(_called(f), {})
+    parts = [m for t in twins if (m := found.moments(t, offset=False)) is not None]
     if not parts:
         return False
-    together, largest = init_laws.pool(parts), max(float(t.abs().max()) for t in tensors)
+    together, largest = init_laws.pool(parts), max(map(found.largest, twins))
     return any(
         init_laws.torch_default(together, largest, base_fan)
         for _, _, _, base_fan in _default_fans(f, partner)
