@@ -162,6 +162,7 @@ def test_users_files_reach_tasks_of_which_one_raises_and_one_is_killed_and_resum
     assert 0 < resumed[0] <= 15, f"the run began anew: {steps}"
 
 
+@pytest.mark.slow
 @needs_ray
 def test_a_connection_that_is_there_is_used_and_kept(tmp_path, address):
     import ray

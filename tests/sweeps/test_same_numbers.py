@@ -136,6 +136,7 @@ def test_a_resume_on_another_instruction_set_is_said(tmp_path):
     assert "rounding" not in finish(grid(tmp_path / "b", "mlp", axes={"lr": [0.01]}, seeds=1))[1]
 
 
+@pytest.mark.slow
 def test_a_store_of_another_version_is_read_and_not_run_into(tmp_path):
     """Cells from before their names said how they were trained: their results stay readable, nothing runs
     again beside them."""

@@ -371,6 +371,7 @@ def test_a_size_that_cannot_be_built_fails_alone(tmp_path):
     assert code == 2 and "a loss that is broken" in said and "Traceback" not in said
 
 
+@pytest.mark.slow
 def test_cells_of_a_file_that_changed_are_not_run_under_its_old_name(tmp_path):
     path = write(tmp_path, broken(tmp_path))
     assert finish(path)[0] == 0

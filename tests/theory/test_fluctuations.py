@@ -60,7 +60,13 @@ def test_means_are_the_lazy_kernels(activation, alpha):
 
 
 @pytest.mark.parametrize(
-    ("activation", "alpha"), [("relu", 0.5), ("tanh", 0.5), ("erf", 1.0), (torch.sin, 0.5)]
+    ("activation", "alpha"),
+    [
+        ("relu", 0.5),
+        ("tanh", 0.5),
+        pytest.param("erf", 1.0, marks=pytest.mark.slow),
+        pytest.param(torch.sin, 0.5, marks=pytest.mark.slow),
+    ],
 )
 def test_networks_scatter_as_said(activation, alpha):
     """Phi, G of every layer, the NTK, and f while training lazily. A variance of n draws is known to

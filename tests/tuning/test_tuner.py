@@ -66,6 +66,7 @@ def test_going_on_does_nothing_new_and_gives_the_same(tuned):
     assert Store(store).counts() == before
 
 
+@pytest.mark.slow
 def test_half_and_then_all_is_all_at_once(tuned, tmp_path):
     """Stopped after six of twelve trials, in the middle of a round, and gone on with."""
     found, _ = tuned
@@ -96,6 +97,7 @@ def test_the_runs_of_a_tune(tuned):
     assert found.cost.runs == len(counted) and found.cost.flops == pytest.approx(counted.flops.sum())
 
 
+@pytest.mark.slow
 def test_any_part_of_the_results_goes_on_to_the_same_runs(tuned):
     """As if killed at any moment: whatever is known, what is asked for is part of the whole, and it ends
     alike."""
