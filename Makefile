@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml constraints.txt
 install: $(STAMP)
 
 test: $(STAMP) lint
-	$(RUN) -m pytest -q -n 2
+	$(RUN) -m pytest -q -n 3
 
 test-slow: $(STAMP)
 	$(RUN) -m pytest -q -n 2 -m "slow and not full"

@@ -281,7 +281,7 @@ class Back:
             factor *= size[value] ** (power - 1)
         if node.name in operations.NORMS and size[value]:  # a norm makes up for a small input
             factor /= size[value]
-        return factor * max(self.reach[o] for o in node.outputs)
+        return factor * max((self.reach[o] for o in node.outputs), default=0.0)  # an assertion has none
 
 
 def last_outputs(graph: Graph) -> set[int]:
