@@ -647,3 +647,29 @@ def test_two_parameters_on_one_memory_are_refused():
     model.head.weight.data = model.embed.weight.data
     with pytest.raises(InputError, match="embed.weight and head.weight are two parameters on one memory"):
         trimtab.parametrize(model, LM(16, [Layer(16)]), example=IDS)
+
+
+class Gated(nn.Module):
+    """Residual recurrent layers: torch writes the gates in place, one chunk of a tensor after the other."""
+
+    def __init__(self, width: int, depth: int, projected: bool):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(30, width), nn.Linear(width, 30)
+        self.cells = nn.ModuleList(nn.GRU(width, width, batch_first=True) for _ in range(depth))
+        self.outs = nn.ModuleList(nn.Linear(width, width) for _ in range(depth if projected else 0))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        h = self.embed(ids)
+        for i, cell in enumerate(self.cells):
+            y = cell(h)[0]
+            h = h + (self.outs[i](y) if self.outs else y)
+        return self.head(h)
+
+
+def test_chunks_written_one_after_the_other_do_not_write_over_each_other():
+    """A write to one chunk used to be recorded as one to its neighbour, at a negative place of it."""
+    ids = torch.randint(0, 30, (2, 5))
+    p = trimtab.parametrize(Gated(32, 6, True), Gated(32, 2, True), example=ids)
+    assert p.depth == 3 and p["outs.0.weight"].place == "tail" and p["cells.0.weight_hh_l0"].place == "branch"
+    with pytest.raises(trimtab.StructureError, match='ends in .*sigmoid(?s:.)*scheme="mup"'):
+        trimtab.parametrize(Gated(32, 6, False), Gated(32, 2, False), example=ids)

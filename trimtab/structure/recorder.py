@@ -104,6 +104,8 @@ class Recorder(torch_internals.DispatchMode):
             return written
         if same_place and t.numel() == view.numel() and t.is_contiguous() and view.is_contiguous():
             return self._node(aten.view.default, "view", (Ref(written), list(t.shape)), {}, [t])[0]
+        if not _overlap(t, view):
+            return old
         offset = view.storage_offset() - t.storage_offset()
         place = list(view.shape), list(view.stride()), offset
         return self._node(
@@ -242,6 +244,21 @@ class Recorder(torch_internals.DispatchMode):
             value = self.values[self._bound[id(other)][0]]
             if value.tensor is other and value.source != "param":
                 value.tensor = other.clone()
+
+
+def _overlap(a: Tensor, b: Tensor) -> bool:
+    """Whether two views of one storage have a number in common. The gates of a recurrent layer are written
+    one after the other, chunks of one tensor that lie between each other in memory."""
+    return bool(torch.isin(_places(a), _places(b)).any())
+
+
+def _places(t: Tensor) -> Tensor:
+    """Where in its storage each number of a view is."""
+    if not t.numel():
+        return torch.empty(0, dtype=torch.long)
+    last = sum((n - 1) * stride for n, stride in zip(t.shape, t.stride(), strict=True))
+    start = int(t.storage_offset())
+    return torch.arange(start, start + last + 1).as_strided(t.shape, t.stride(), 0)
 
 
 def _number(t: Tensor) -> float | None:
