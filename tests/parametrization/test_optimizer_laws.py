@@ -261,6 +261,20 @@ def test_two_gradients_a_step_are_refused():
         family(SAM, {})
 
 
+class Deaf(Toy):
+    """Takes a closure, as torch's signature has it, and never asks it; without gradients it does nothing."""
+
+    def step(self, closure=None):
+        if all(p.grad is not None for group in self.param_groups for p in group["params"]):
+            super().step()
+
+
+def test_a_closure_that_is_never_asked_gives_nothing_more():
+    """It used to be refused, for standing still where gradients come by closure."""
+    found = family(toy("Signs", lambda p, g, state: g.sign(), Deaf), {}, 1e-3)
+    assert found.rate == "u" and found.decay == "decoupled" and found.shape.name == "elementwise"
+
+
 class OwnAdafactor(torch.optim.Adafactor):
     pass
 

@@ -196,7 +196,7 @@ def take_step(optimizer: Any, way: str, closure: Callable[[], Tensor]) -> None:
     """One step: plainly, or with a closure that it may ask once.
 
     Raises:
-        TypeError: it needs a closure and the way is plain.
+        TypeError: it needs a closure and the way is plain, or it takes one and never asks it.
         SeveralGradients: it asks for the gradient more than once.
     """
     if way == "plain":
@@ -214,6 +214,8 @@ def take_step(optimizer: Any, way: str, closure: Callable[[], Tensor]) -> None:
         return closure()
 
     optimizer.step(counted)
+    if not asked:  # `closure=None` in the signature and nowhere else: it gets its gradients beforehand
+        raise TypeError("step does not ask its closure")
 
 
 def _needs_closure(optimizer: Any) -> bool:
