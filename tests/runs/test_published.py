@@ -11,7 +11,7 @@ from trimtab.runs.tasks import prepare
 
 pytest.importorskip("transformers", reason="the [hf] extra is not installed")
 from trimtab.data.catalogue import Shape
-from trimtab.runs.published import fit_fields
+from trimtab.runs.published import fit_fields, load_published
 
 DATA = os.environ.get("TRIMTAB_DATA") or ""
 TEXT, CIFAR = Shape((64,), 65, "text"), Shape((3, 32, 32), 10, "image", 50_000)
@@ -113,3 +113,16 @@ def test_what_cannot_work_is_refused(name, shape, options, words):
 def test_faults_come_before_any_work():
     with pytest.raises(InputError, match="takes text data"):
         prepare(RunConfig(model="hf:llama", width=64, depth=2, data="digits", lr=0.1))
+
+
+def test_names_that_its_configuration_does_not_have_are_refused():
+    """transformers takes any keyword: a model with the default number of heads was trained without a word."""
+    wrong = {"num_atention_heads": 2, "hidden_act": "relu", "layers": 2}
+    said = [str(problem) for problem in fit_fields("llama", TEXT, wrong)[1]]
+    assert len(said) == 2 and "num_atention_heads" in said[0] and "nearest 'num_attention_heads'" in said[0]
+    assert (
+        fit_fields("gpt2", TEXT, {"n_head": 2, "attn_implementation": "eager", "use_cache": False})[1] == []
+    )
+    build, _ = load_published("llama")
+    with pytest.raises(InputError, match="num_atention_heads"):
+        build(64, 2, num_atention_heads=2)

@@ -358,13 +358,11 @@ def broken(folder, more=""):
     }
 
 
-def test_a_size_that_cannot_be_built_fails_alone(tmp_path):
+def test_sizes_that_cannot_be_built_are_refused_before_any_work(tmp_path):
     table = broken(tmp_path)
-    code, said = finish(write(tmp_path, table | {"depths": [2, 4]}))
-    assert code == 4, said
-    frame = Store(tmp_path / "sweep.db").to_pandas()
-    assert set(frame[frame.state == "done"].depth) == {2} and set(frame[frame.state == "failed"].depth) == {4}
-    assert frame.error.dropna().str.contains("no room for four").all()
+    code, said = finish(write(tmp_path, table | {"depths": [2, 4], "widths": [32, 64]}))
+    assert code == 2 and "Traceback" not in said and not (tmp_path / "sweep.db").exists(), said
+    assert "2 sizes" in said and said.count("no room for four") == 2 and "width 64, depth 4" in said
     code, said = finish(
         write(tmp_path, table | {"run": table["run"] | {"loss": "mine.py:loss"}})
     )  # nothing runs: said before any work

@@ -39,6 +39,19 @@ def tuned(tmp_path_factory):
     return trimtab.tune(FILE, store, workers=1), store
 
 
+def test_a_target_that_cannot_be_built_is_refused_before_any_run(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from torch import nn\n"
+        "def build(width, depth):\n"
+        "    if width == 64:\n        raise ValueError('heads do not divide 64')\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10))\n"
+    )
+    run = FILE["run"] | {"model": f"{tmp_path}/mine.py:build"}
+    with pytest.raises(trimtab.InputError, match="width 64, depth 4: .*heads do not divide 64"):
+        trimtab.tune(FILE | {"run": run}, tmp_path / "tune.db", workers=1)
+    assert not (tmp_path / "tune.db").exists()
+
+
 def test_the_answer(tuned):
     found, _ = tuned
     assert isinstance(found, trimtab.Tuned)

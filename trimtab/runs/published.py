@@ -11,6 +11,7 @@ keep their dimension where it divides the width (else their number), key-value h
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,7 +19,7 @@ import torch
 from torch import nn
 
 from trimtab.data.catalogue import Shape
-from trimtab.errors import Fault, InputError
+from trimtab.errors import Fault, InputError, faults_in
 from trimtab.models.catalogue import FOLLOW
 
 CAUSAL, IMAGES = "AutoModelForCausalLM", "AutoModelForImageClassification"
@@ -27,6 +28,7 @@ SPECIAL = (
     "eos_token_id",
     "pad_token_id",
 )  # characters have none: a padding row would never be trained
+LOADING = ("attn_implementation", "dtype", "torch_dtype")  # of how a model is loaded, not of what it is
 
 
 def load_published(name: str) -> tuple[Callable[..., nn.Module], Callable[[], Any]]:
@@ -37,6 +39,8 @@ def load_published(name: str) -> tuple[Callable[..., nn.Module], Callable[[], An
 
     def build(width: int, depth: int, **fields: Any) -> nn.Module:
         given = _canonical(default, fields)
+        if problems := _unknown_fields(name, default, given):
+            raise faults_in(f"the options of hf:{name}", problems)
         made = _sizes(default, width, depth, given) | given
         spelled = getattr(default, "attribute_map", {})
         config = transformers.AutoConfig.for_model(
@@ -83,7 +87,20 @@ def fit_fields(name: str, shape: Shape, options: Mapping[str, Any]) -> tuple[dic
         wanted = {"num_labels": shape.classes}
         sides = {"image_size": shape.inputs[-1], "num_channels": shape.inputs[0]}
         wanted |= {key: value for key, value in sides.items() if hasattr(default, key)}
-    return wanted | given, _misfits(wanted, given, default)
+    return wanted | given, [*_unknown_fields(name, default, given), *_misfits(wanted, given, default)]
+
+
+def _unknown_fields(name: str, default: Any, given: Mapping[str, Any]) -> list[Fault]:
+    """Options that its configuration has no field for: transformers takes any name without a word."""
+    known = {*vars(default), *getattr(default, "attribute_map", {}), *LOADING}
+    found = []
+    for key in given:
+        if key not in known and not hasattr(default, key):
+            near = difflib.get_close_matches(key, known, n=1)
+            nearest = f", nearest {near[0]!r}" if near else ""
+            law = f"the configuration of hf:{name} has no such field{nearest}"
+            found.append(Fault(f"model_options.{key}", law))
+    return found
 
 
 def _misfits(wanted: Mapping[str, Any], given: Mapping[str, Any], default: Any) -> list[Fault]:

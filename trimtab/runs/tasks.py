@@ -7,6 +7,7 @@ numbers: a run's start depends on its own seed alone, whoever else is trained.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import json
@@ -282,6 +283,30 @@ def open_task(config: RunConfig) -> Task:
     }  # steps are in it
     shared["folders"] = [str(folder) for folder in folders()]  # the same name is another file elsewhere
     return _name_faults(config, lambda: _task(json.dumps(shared, sort_keys=True), _Held(config)))
+
+
+def build_fault(config: RunConfig) -> str:
+    """Why the model cannot be built at its size; "" where it can.
+
+    Tried on the meta device first, which takes neither time nor memory, and with weights where a user's code
+    cannot do that.
+
+    >>> build_fault(RunConfig(width=32, depth=2, lr=0.1))
+    ''
+    """
+    try:
+        task = open_task(config)
+        with contextlib.suppress(Exception), torch.device("meta"):
+            task.draw(config.width, config.depth, PLAN_SEED)
+            return ""
+        task.draw(config.width, config.depth, PLAN_SEED)
+    except Exception as error:
+        if devices.is_out_of_memory(error):  # a matter of the machine, not of the size
+            return ""
+        if isinstance(error, TrimtabError):
+            return "; ".join(line.strip(" -") for line in str(error).splitlines()[-3:])
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def _name_faults(config: RunConfig, make: Callable[[], Made]) -> Made:

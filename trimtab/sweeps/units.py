@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from typing import Literal
 
-from trimtab.errors import InputError, TrimtabError
+from trimtab.errors import Fault, InputError, TrimtabError, faults
 from trimtab.runs.config import RunConfig
 
 
@@ -62,7 +63,7 @@ def group(cells: list[tuple[str, RunConfig]]) -> list[tuple[str, RunConfig, str,
         try:
             _ = prepare(_here(members[0][1])).flops  # a forward with its loss, too
             break
-        except Exception as error:  # no reason to lose the other sizes: this one's cells will say why
+        except Exception as error:  # another size may run
             troubles.append(error)
     if troubles and len(troubles) == len(groups):  # nothing of the grid runs: said before any work
         first = troubles[0]
@@ -71,6 +72,7 @@ def group(cells: list[tuple[str, RunConfig]]) -> list[tuple[str, RunConfig, str,
             if isinstance(first, TrimtabError)
             else InputError(f"no run of the grid can be set up: {type(first).__name__}: {first}")
         ) from first
+    refuse_unbuildable([members[0][1] for members in groups.values()])
     out = []
     for members in groups.values():
         slots = members[0][1].fleet
@@ -80,6 +82,25 @@ def group(cells: list[tuple[str, RunConfig]]) -> list[tuple[str, RunConfig, str,
             unit = unit_name([name for name, _ in part])
             out += [(name, config, unit, slots > 1) for name, config in part]
     return out
+
+
+def refuse_unbuildable(configs: Iterable[RunConfig]) -> None:
+    """Refuse sizes whose model cannot be built, all at once.
+
+    Raises:
+        InputError: it names each of them.
+    """
+    from trimtab.runs.tasks import build_fault
+
+    sizes = {(c.width, c.depth, json.dumps(c.model_options, sort_keys=True)): c for c in configs}
+    problems = [
+        Fault(f"width {c.width}, depth {c.depth}", fault)
+        for c in sizes.values()
+        if (fault := build_fault(_here(c)))
+    ]
+    if problems:
+        many = "a size" if len(problems) == 1 else f"{len(problems)} sizes"
+        raise faults(f"{many} cannot be built; take another, or mend the model", problems)
 
 
 def _here(config: RunConfig) -> RunConfig:

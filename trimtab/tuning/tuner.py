@@ -18,7 +18,7 @@ from trimtab.sweeps.grid import SweepConfig
 from trimtab.sweeps.placement import settle_run
 from trimtab.sweeps.rounds import Listed, run_rounds
 from trimtab.sweeps.store import Store
-from trimtab.sweeps.units import choose_slots
+from trimtab.sweeps.units import choose_slots, refuse_unbuildable
 from trimtab.tuning.config import Confirm, TuneConfig, read
 from trimtab.tuning.result import Best, Confirmation, Cost, Tuned, interval
 from trimtab.tuning.search import Replay, Search, best_of, read_results
@@ -64,6 +64,7 @@ def tune(
     place = Path(store) if store is not None else Path(config).with_suffix(".db")  # type: ignore[arg-type]
     with looking_in(made.folder):
         tuning = Tuning(made, gpu)
+        refuse_unbuildable(tuning.sizes())
         given: dict[str, Any] = dict(workers=workers, threads=threads, progress=progress)
         run_rounds(tuning.listed(), tuning.ask, place, engine=chosen, **given)
         held = Store(place)
@@ -98,6 +99,13 @@ class Tuning:
             gpu=self.gpu,
         )
         return Listed(**{key: getattr(plain, key) for key in plain.__dataclass_fields__})
+
+    def sizes(self) -> list[RunConfig]:
+        """A run of every size that the search or its answer needs."""
+        c, middle = self.config, self.config.space.values((0.5,) * len(self.config.space))
+        sizes = [c.base, c.final_size, (c.target.width, c.target.depth)]
+        sizes += [c.confirm.size] if c.confirm is not None else []
+        return [c.at(middle, size, 0) for size in dict.fromkeys(sizes)]
 
     def ask(self, store: Store) -> Sequence[RunConfig]:
         """The runs that are missing now: of the search, then of the confirmation."""
