@@ -315,9 +315,12 @@ def chain(n, L):
 def test_width_alone_is_advised_only_where_it_works():
     with pytest.raises(StructureError) as caught:
         planned(chain, (64, 8), (64, 2))
-    with pytest.raises(StructureError):
-        planned(chain, (64, 8), (64, 2), scheme="mup")
-    assert "mup" not in str(caught.value) and caught.value.suggestion is None
+    assert caught.value.suggestion is None and caught.value.scheme == "mup"
+    assert planned(chain, (64, 8), (64, 2), scheme="mup").proof.verdict == "not claimed"
+    another = lambda n, L: nn.Sequential(chain(n, L), nn.Linear(5, 5)) if L > 2 else chain(n, L)  # noqa: E731
+    with pytest.raises(StructureError) as caught:
+        planned(another, (64, 8), (64, 2))
+    assert "mup" not in str(caught.value) and caught.value.scheme is None
 
 
 # -- starts --------------------------------------------------------------------------------------------------

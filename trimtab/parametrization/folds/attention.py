@@ -65,12 +65,15 @@ def _pairs(c: Comparison) -> Iterator[tuple[Product, Product]]:
     """Each product of two activations beside the base's: by the parameters that make its sides, in order."""
     twins: dict[tuple[Names, Names], list[Product]] = {}
     met: dict[tuple[Names, Names], int] = {}
+    sizes = {p.size for p in c.base.products}
     for p in c.base.products:
         twins.setdefault(_sides(p), []).append(p)
     for p in c.model.products:
         key = _sides(p, c.pairing.twin)
         alike, order = twins.get(key, []), met.get(key, 0)
         met[key] = order + 1
+        if not alike and c.pairing.layers is not None and not c.grows and p.size in sizes:
+            continue  # depth alone differs and is left alone: as many numbers as in the base want nothing
         if not alike:
             raise StructureError(
                 f"a product of two activations over {p.size} numbers ({sorted(key[0])} with "
