@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from trimtab.errors import StructureError
 from trimtab.parametrization.comparison.roles import Comparison
@@ -49,14 +49,15 @@ def attention(c: Comparison) -> Attention:
         own = snapped(_constant(p) / _constant(twin), c.facts) * m_d ** (-0.5 * p.normalised)
         fold = 1 / (m_d * own)
         # What takes the factor takes it once: a shared layer runs many times, one query serves several terms.
-        taker = frozenset(site.name for site in (p.left or p.right))
+        side = _taking(p, c.model.products)
+        taker = frozenset(site.name for site in side)
         if taker in taken and not math.isclose(taken[taker], fold, rel_tol=1e-9):
             raise StructureError(
                 f"one projection serves scores that want different factors, {taken[taker]:.4g} and "
                 f"{fold:.4g}: {sorted(taker)}. Use separate projections."
             )
         if taker not in taken and not math.isclose(fold, 1.0, rel_tol=1e-9):
-            folds += _fold(c, p, twin, fold)
+            folds += _fold(c, p, twin, side, fold)
         taken[taker] = fold
     return Attention(folds=tuple(folds), nodes=nodes, base_nodes=base_nodes)
 
@@ -117,8 +118,16 @@ def _constants(graph: Graph, p: Product) -> frozenset[int]:
     return after | left | right
 
 
-def _fold(c: Comparison, p: Product, twin: Product, fold: float) -> list[Fold]:
-    side = p.left or p.right
+def _taking(p: Product, products: Sequence[Product]) -> Tail:
+    """The operand that takes the factor: the first, unless it is the second of other scores, whose first has
+    taken theirs (keys that positions look at too, in DeBERTa)."""
+    seconds = {s.name for q in products if q is not p and q.left for s in q.right}
+    left, right = ({s.name for s in side} for side in (p.left, p.right))
+    free = bool(right) and not right & (seconds | left)
+    return p.right if not left or (left & seconds and free) else p.left
+
+
+def _fold(c: Comparison, p: Product, twin: Product, side: Tail, fold: float) -> list[Fold]:
     if not side:
         raise StructureError(
             f"scores over {p.size} numbers ({twin.size} in the base) want a factor {fold:.4g}, and neither "
