@@ -22,12 +22,13 @@ class Plain(nn.Module):
         self.experts = nn.ModuleList(
             nn.ModuleList(nn.Linear(n, n) for _ in range(beside)) for _ in range(depth - 1)
         )
+        self.norms = nn.ModuleList(nn.LayerNorm(n) for _ in range(depth - 1))
         self.constants = constants
 
     def forward(self, x):
         *layers, last = self.layers
-        for layer, experts in zip(layers, self.experts, strict=True):
-            x = torch.tanh(layer(x))
+        for layer, norm, experts in zip(layers, self.norms, self.experts, strict=True):
+            x = torch.tanh(norm(layer(x)))
             x = sum(torch.tanh(expert(x)) for expert in experts)
         for constant in self.constants:
             x = x * constant
@@ -98,3 +99,29 @@ def test_skips_beyond_the_block_have_a_scheme_that_works(name):
     if error.scheme:
         _, p = plan(SKIPS[name], (64, 8), (64, 2), scheme=error.scheme)
         assert p.proof.verdict == "not claimed"
+
+
+class Halving(nn.Module):
+    """Outside training, each block halves its weights in place the first time it runs (RWKV's rescaling)."""
+
+    def __init__(self, n, depth):
+        super().__init__()
+        self.stem, self.head = nn.Linear(6, n), nn.Linear(n, 5)
+        self.blocks = nn.ModuleList(nn.Linear(n, n, bias=False) for _ in range(depth))
+        self.halved = False
+
+    def forward(self, x):
+        if not self.training and not self.halved and len(self.blocks) > 2:
+            with torch.no_grad():
+                for block in list(self.blocks)[2:]:
+                    block.weight.mul_(0.5)
+            self.halved = True
+        x = self.stem(x)
+        for block in self.blocks:
+            x = x + block(x)
+        return self.head(x)
+
+
+def test_a_forward_that_writes_to_its_parameters_is_named():
+    with pytest.raises(StructureError, match=r"writes to its own parameters.*blocks\.2\.weight"):
+        planned(Halving(64, 8), Halving(64, 2), "depth-mup")

@@ -37,6 +37,7 @@ from trimtab.structure.graph import Graph, analyse
 from trimtab.structure.recording import record
 from trimtab.structure.residuals import Patterns, Residual
 from trimtab.structure.trace import Trace, adjustable
+from trimtab.torch_internals import times_written
 
 KEPT = 0.02  # of a stream: what a block may forget of it at the start
 DRAWS = 4  # of a model whose law one draw does not tell
@@ -108,7 +109,9 @@ def parametrize(
     names = [name for name, _ in model.named_parameters()]
     said = Overrides(overrides, names)
     buffers = meta_buffers.numbers(model, base)
+    counts = {name: times_written(q) for name, q in model.named_parameters()}
     traces = record(model, example, "model", buffers), record(base, example, "base")
+    written = [name for name, q in model.named_parameters() if times_written(q) != counts[name]]
     if not traces[1].real:
         raise InputError(
             "the base must have real weights: its residual branches are verified by numbers there. "
@@ -163,9 +166,24 @@ def parametrize(
         elif traces[0].real:
             p.measure(model, strict=False)
     except StructureError as error:
-        raise advised(error, overrides, verdict, width_only if scheme.alpha is not None else None) from None
+        raise advised(
+            _of_written(error, written),
+            overrides,
+            verdict,
+            width_only if scheme.alpha is not None else None,
+        ) from None
     p.try_one_step(model, base, rescaled=apply, strict=strict)
     return p
+
+
+def _of_written(error: StructureError, written: list[str]) -> StructureError:
+    """A refusal of numbers that the model's own forward has changed says so; any other as it is."""
+    if not written or not isinstance(error, LawError):
+        return error
+    return LawError(
+        f"{error}\nThe model's forward writes to its own parameters outside training ({_first(written)}), so "
+        "these are not the numbers it was drawn with. Switch that off (RWKV: rescale_every=0 in its config)."
+    )
 
 
 def _refuse_unlike_mixture(p: Parametrization, model: nn.Module, base: nn.Module) -> None:

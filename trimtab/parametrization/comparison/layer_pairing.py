@@ -80,9 +80,8 @@ def _abreast(graph: Graph, names: Sequence[str]) -> int:
     layers = _layers(graph)
     level: dict[int, int] = {}  # bit set of what a layer makes: how many of its like are before it
     for name in names:  # in the order of use; a layer may be where only another of its parameters reads on
-        made = [
-            graph.trace.nodes[graph.first_use(n)].outputs[0] for n in layers[_layer(name)] if graph.uses[n]
-        ]
+        nodes = {graph.first_use(n) for n in layers[_layer(name)] if graph.uses[n]}
+        made = [graph.trace.nodes[node].outputs[0] for node in nodes]
         behind = functools.reduce(int.__or__, (graph.flow.behind[o] for o in made))
         own = sum(1 << o for o in made)
         level[own] = max((k + 1 for o, k in level.items() if behind & o and o != own), default=0)
