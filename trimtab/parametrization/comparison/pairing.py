@@ -28,8 +28,8 @@ class Pairing:
         counts: per stack of the model its branches, and those of its twin in the base.
         alone: branches of which the base has as many: they do not come with the depth.
         paths: by branch, the like paths it is the sum of, here and in its twin; where their number differs.
-        layers: how many times more layers the model has, where no branches could be paired and depth is left
-            alone (`layer_pairing`); else None.
+        layers: how many times more layers most lists of the model have, where no branches could be paired and
+            depth is left alone (`layer_pairing`); else None.
     """
 
     twin: Mapping[str, str]
