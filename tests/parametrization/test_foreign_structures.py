@@ -411,3 +411,36 @@ def test_each_term_of_the_scores_is_scaled_once():
     roles = [p[f"blocks.0.{name}"].role for name in ("positions", "position_q.weight")]
     assert roles == ["elementwise", "hidden"]
     assert p.proof.verdict == "good", "\n".join(map(str, p.proof))
+
+
+class QueriesReadTwice(Attention):
+    """What is made of the queries beside the scores (ConvBert's kernels of a convolution)."""
+
+    def __init__(self, n):
+        super().__init__(n)
+        self.beside, self.out = nn.Linear(n, n), nn.Linear(n, n)
+
+    def forward(self, h):
+        x = self.norm(h)
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        y = F.scaled_dot_product_attention(*map(self.split, (q, k, v)))
+        return h + self.o(y.transpose(1, 2).flatten(-2)) + self.out(F.gelu(q * self.beside(x)))
+
+
+def test_queries_that_something_else_reads_leave_the_factor_to_the_keys():
+    p = planned(of_blocks(QueriesReadTwice))
+    assert p["blocks.0.q.weight"].fold == 1 and p["blocks.0.k.weight"].fold == pytest.approx(0.5)
+    assert p.proof.verdict == "good", "\n".join(map(str, p.proof))
+
+
+class Residual(Attention):
+    def forward(self, h):
+        return h + super().forward(h)[0]
+
+
+def test_one_attention_among_many_small_blocks_keeps_its_share():
+    build = lambda n, L: Net(n, [*[Add(n) for _ in range(L)], Residual(n), Add(n)])  # noqa: E731
+    p = planned(build, (64, 15), (64, 3))
+    wanted = {row.kind: row.wanted for row in p.proof if ".v.weight" in row.kind or ".o.weight" in row.kind}
+    assert len(wanted) == 2 and all(w == pytest.approx(1 / 4) for w in wanted.values()), wanted
+    assert p.proof.verdict != "wrong", "\n".join(map(str, p.proof))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from trimtab.errors import StructureError
 from trimtab.parametrization.comparison.roles import Comparison
@@ -40,6 +40,7 @@ def attention(c: Comparison) -> Attention:
     nodes: frozenset[int] = frozenset()
     base_nodes: frozenset[int] = frozenset()
     taken: dict[Names, float] = {}
+    scored = frozenset(p.node for p, twin in _pairs(c) if p.size != twin.size)
     for p, twin in _pairs(c):
         if p.size == twin.size or _averages(c.base, twin):
             continue  # over tokens, or over heads that stay: its constants are ordinary ones
@@ -49,7 +50,7 @@ def attention(c: Comparison) -> Attention:
         own = snapped(_constant(p) / _constant(twin), c.facts) * m_d ** (-0.5 * p.normalised)
         fold = 1 / (m_d * own)
         # What takes the factor takes it once: a shared layer runs many times, one query serves several terms.
-        side = _taking(p, c.model.products)
+        side = _taking(c.model, p, scored)
         taker = frozenset(site.name for site in side)
         if taker in taken and not math.isclose(taken[taker], fold, rel_tol=1e-9):
             raise StructureError(
@@ -118,13 +119,40 @@ def _constants(graph: Graph, p: Product) -> frozenset[int]:
     return after | left | right
 
 
-def _taking(p: Product, products: Sequence[Product]) -> Tail:
+def _taking(graph: Graph, p: Product, scored: frozenset[int]) -> Tail:
     """The operand that takes the factor: the first, unless it is the second of other scores, whose first has
-    taken theirs (keys that positions look at too, in DeBERTa)."""
-    seconds = {s.name for q in products if q is not p and q.left for s in q.right}
+    taken theirs (keys that positions look at too, in DeBERTa), or something else reads it (a convolution
+    over queries, in ConvBert).
+
+    Args:
+        scored: the nodes of all products that want a factor.
+    """
+    seconds = {s.name for q in graph.products if q is not p and q.left for s in q.right}
     left, right = ({s.name for s in side} for side in (p.left, p.right))
-    free = bool(right) and not right & (seconds | left)
-    return p.right if not left or (left & seconds and free) else p.left
+    if not left or not right or left & right:
+        return p.left or p.right
+    if left & seconds:
+        return p.left if right & seconds else p.right
+    return (
+        p.right
+        if _read_elsewhere(graph, p.left, scored) > _read_elsewhere(graph, p.right, scored)
+        else p.left
+    )
+
+
+def _read_elsewhere(graph: Graph, side: Tail, scored: frozenset[int]) -> bool:
+    """Whether what a side's parameters make reaches the output other than through scores."""
+    todo = [o for site in side for o in graph.trace.nodes[site.node].outputs]
+    seen = set(todo)
+    while todo:
+        value = todo.pop()
+        if value in graph.trace.outputs:
+            return True
+        users = (graph.trace.nodes[n] for n in graph.trace.consumers[value] if n not in scored)
+        new = {o for user in users for o in user.outputs} - seen
+        todo += new
+        seen |= new
+    return False
 
 
 def _fold(c: Comparison, p: Product, twin: Product, side: Tail, fold: float) -> list[Fold]:
