@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import dataclasses
 import functools
 import importlib
 import sys
@@ -120,17 +121,31 @@ def cell(f: Foreign, scheme: str, axis: str, factor: int, seeds: int) -> dict[st
     try:
         row.update(tried(f, size, dict(scheme=scheme), seeds), outcome="planned")
     except TrimtabError as error:
-        suggestion = getattr(error, "suggestion", None)
-        row.update(outcome="refused", refusal=str(error), suggestion=suggestion or "")
-        options = dict(scheme=scheme, overrides=suggestion) if suggestion else dict(scheme="mup")
-        if suggestion or 'scheme="mup"' in str(error):
-            try:
-                row.update(tried(f, size, options, seeds), passed="overrides" if suggestion else "mup")
-            except TrimtabError as further:
-                row.update(passed=f"refused again: {further}")
+        row.update(outcome="refused", refusal=str(error), **followed(f, size, scheme, seeds, error))
     except Exception as error:  # a fault of ours or of theirs: the line says which
         row.update(outcome="crashed", refusal=f"{type(error).__name__}: {error}")
     return row | dict(seconds=f"{time.perf_counter() - start:.1f}")
+
+
+def followed(
+    f: Foreign, size: tuple[int, int], scheme: str, seeds: int, error: TrimtabError
+) -> dict[str, Any]:
+    """What a refusal's advice gives: overrides or a scheme as they stand in the error, or the model as the
+    refusal says to build it."""
+    suggestion, other = getattr(error, "suggestion", None), getattr(error, "scheme", None)
+    options: dict[str, Any] = dict(scheme=scheme)
+    if suggestion:
+        options, passed = options | dict(overrides=suggestion), "overrides"
+    elif other:
+        options, passed = dict(scheme=other), other
+    elif f.told is not None:
+        f, passed = dataclasses.replace(f, build=f.told, told=None), "model"
+    else:
+        return {}
+    try:
+        return tried(f, size, options, seeds) | dict(passed=passed, suggestion=suggestion or "")
+    except TrimtabError as further:
+        return dict(passed=f"refused again: {further}")
 
 
 def models(group: str | None, name: str | None) -> Iterator[Foreign]:
@@ -160,7 +175,7 @@ def measure(
                 row = cell(f, scheme, axis, factor, seeds)
                 new = not path.exists()
                 with path.open("a", newline="") as file:
-                    writer = csv.DictWriter(file, COLUMNS, restval="")
+                    writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n")
                     if new:
                         writer.writeheader()
                     writer.writerow(row)
@@ -186,7 +201,9 @@ A cell is one model at one size. *Flat*: five steps of AdamW change the outputs 
 of what they change in the base, measured without knowing the plan. One draw, or two (`seeds` in the file);
 a cell that was not flat in them was measured with three, and only such cells were. *Proof*: what
 the plan says of itself (`p.proof`). *Silently wrong* would be a cell whose proof is good and that is not
-flat. *Refused* alone: the refusal says what to keep or change in the model.
+flat. *Refused*: what the refusal suggests (overrides, a scheme) was passed as it stands, or the model built
+as it says, and measured in the same way; scheme="mup" leaves depth alone, so over depth nothing is flat by
+it. *Refused* alone: nothing to pass.
 
 """
 
@@ -196,7 +213,11 @@ def kind_of(row: dict[str, str]) -> str:
     if row["outcome"] == "crashed":
         return "crashed"
     if row["outcome"] == "refused":
-        ways = {"overrides": "refused, override works", "mup": 'refused, scheme="mup" works'}
+        ways = {
+            "overrides": "refused, override works",
+            "mup": 'refused, scheme="mup" works',
+            "model": "refused, the model it asks for works",
+        }
         return ways.get(row["passed"], "refused" if not row["passed"] else "refused, advice fails")
     flat = 1 / FLAT <= float(row["outputs"]) <= FLAT
     if row["verdict"] == "wrong":
@@ -210,6 +231,7 @@ ORDER = [
     "not flat, proof says so",
     "refused, override works",
     'refused, scheme="mup" works',
+    "refused, the model it asks for works",
     "refused",
     "refused, advice fails",
     "crashed",

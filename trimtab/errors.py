@@ -101,15 +101,18 @@ class StructureError(TrimtabError):
         proposals: overrides that might settle it, as the place that raises it sees them; not tried yet.
         suggestion: overrides that were tried and hold by one step, to be passed as `overrides=`; None where
             none of the proposals did.
+        scheme: the name of a scheme that was tried and plans what this one refuses, claiming less; else None.
     """
 
     def __init__(self, text: str, proposals: Sequence[Proposal] = ()):
         super().__init__(text)
         self.proposals = tuple(proposals)
         self.suggestion: dict[str, Any] | None = None
+        self.scheme: str | None = None
 
     def __reduce__(self) -> tuple[object, ...]:  # exceptions are pickled by their text alone
-        return type(self), (str(self), self.proposals), {"suggestion": self.suggestion}
+        found = {"suggestion": self.suggestion, "scheme": self.scheme}
+        return type(self), (str(self), self.proposals), found
 
 
 class LawError(StructureError):

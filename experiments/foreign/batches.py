@@ -30,6 +30,7 @@ class Foreign:
         loss: (output tensor) -> scalar.
         base: its (width, depth).
         skip: axes over which the model has no size: "depth" where one number of layers is built in.
+        told: (width, depth) -> the model built as a refusal asks for it.
     """
 
     group: str
@@ -39,6 +40,7 @@ class Foreign:
     loss: Callable[[Tensor], Tensor]
     base: tuple[int, int] = (64, 2)
     skip: tuple[str, ...] = ()
+    told: Callable[[int, int], nn.Module] | None = None
 
 
 def _chain() -> Tensor:

@@ -134,7 +134,12 @@ def _build(ideas):
     return lambda n, depth: GPT(n, depth, ideas)
 
 
+def _told(ideas):
+    """More heads in place of wider ones, as the refusal of a norm without a gain says."""
+    return _build(dataclasses.replace(ideas, heads=0)) if ideas.heads else None
+
+
 MODELS = [
-    Foreign("modded-nanogpt", name, _build(ideas), (IDS,), next_token, (64, 4))
+    Foreign("modded-nanogpt", name, _build(ideas), (IDS,), next_token, (64, 4), told=_told(ideas))
     for name, ideas in IDEAS.items()
 ]

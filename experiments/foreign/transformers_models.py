@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any
 
@@ -37,14 +38,23 @@ def _model(name: str, sizes: dict[str, Any], head: str) -> Any:
     return getattr(T, f"{name}{head}")(config)
 
 
-def text(name: str, head: str = "ForCausalLM", skip: tuple[str, ...] = (), base=(64, 2), **more: Any):
-    """A family whose config takes the usual names; `more` may be functions of (width, depth)."""
+def text(
+    name: str,
+    head: str = "ForCausalLM",
+    skip: tuple[str, ...] = (),
+    base=(64, 2),
+    told: dict[str, Any] | None = None,
+    **more: Any,
+):
+    """A family whose config takes the usual names; `more` may be functions of (width, depth), and so may
+    `told`, what a refusal asks for."""
 
-    def build(n: int, depth: int):
-        own = {k: v(n, depth) if callable(v) else v for k, v in more.items()}
+    def build(n: int, depth: int, options: dict[str, Any] = more):
+        own = {k: v(n, depth) if callable(v) else v for k, v in options.items()}
         return _model(name, {**_text(n, depth), **own}, head)
 
-    return Foreign("transformers", name, build, dict(input_ids=IDS), next_token, base, skip)
+    follow = None if told is None else functools.partial(build, options={**more, **told})
+    return Foreign("transformers", name, build, dict(input_ids=IDS), next_token, base, skip, follow)
 
 
 def masked(name: str, **more: Any):
@@ -160,12 +170,17 @@ TEXT = [
     text("DiffLlama"),
     text("Exaone4", sliding_window=8),
     text("Apertus"),
-    text("NanoChat"),
+    text(
+        "NanoChat",
+        told=dict(
+            head_dim=16, num_attention_heads=lambda n, _: n // 16, num_key_value_heads=lambda n, _: n // 32
+        ),
+    ),
     text("Arcee"),
     text("BitNet"),
     text("Mamba2", num_heads=lambda n, _: n // 8, head_dim=16, state_size=8, n_groups=1, chunk_size=8),
     text("FalconMamba", state_size=8),
-    text("Rwkv", attention_hidden_size=lambda n, _: n, context_length=64),
+    text("Rwkv", attention_hidden_size=lambda n, _: n, context_length=64, told=dict(rescale_every=0)),
     text(
         "Lfm2",
         layer_types=lambda _, L: ["conv", "full_attention"] * (L // 2),

@@ -164,6 +164,9 @@ def test_positions_that_differ():
 
     refused(StructureError, "pos", Positions(32, 16), Positions(16, 8), example=X)
     refused(StructureError, "positions", Positions(16, 16), Positions(16, 8), example=X)
+    with pytest.raises(StructureError) as caught:  # too narrow for the proof to tell roles: the nearest
+        trimtab.parametrize(Positions(32, 8), Positions(16, 16), example=X)
+    assert caught.value.suggestion == {"pos": "elementwise"}
 
 
 def test_matrix_in_disguise():

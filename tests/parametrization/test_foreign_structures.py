@@ -315,9 +315,12 @@ def chain(n, L):
 def test_width_alone_is_advised_only_where_it_works():
     with pytest.raises(StructureError) as caught:
         planned(chain, (64, 8), (64, 2))
-    with pytest.raises(StructureError):
-        planned(chain, (64, 8), (64, 2), scheme="mup")
-    assert "mup" not in str(caught.value) and caught.value.suggestion is None
+    assert caught.value.suggestion is None and caught.value.scheme == "mup"
+    assert planned(chain, (64, 8), (64, 2), scheme="mup").proof.verdict == "not claimed"
+    another = lambda n, L: nn.Sequential(chain(n, L), nn.Linear(5, 5)) if L > 2 else chain(n, L)  # noqa: E731
+    with pytest.raises(StructureError) as caught:
+        planned(another, (64, 8), (64, 2))
+    assert "mup" not in str(caught.value) and caught.value.scheme is None
 
 
 # -- starts --------------------------------------------------------------------------------------------------
@@ -338,3 +341,106 @@ class HeadByDepth(Net):
 def test_a_matrix_outside_the_blocks_may_be_drawn_by_depth():
     p = planned(HeadByDepth, (64, 8), (64, 2))
     assert p["dense.weight"].init == 1.0 and p["dense.weight"].rescale == pytest.approx(2.0)
+
+
+# -- scores of several terms ---------------------------------------------------------------------------------
+
+
+class Angles(nn.Module):
+    """Rotary angles kept as a frozen embedding (RoFormer)."""
+
+    def __init__(self, dim):
+        super().__init__()
+        at = torch.arange(16.0)[:, None] * 100.0 ** -(torch.arange(dim // 2) / dim)
+        self.table = nn.Embedding.from_pretrained(torch.cat([at.sin(), at.cos()], 1), freeze=True)
+
+    def forward(self, length):
+        sin, cos = self.table(torch.arange(length)).chunk(2, -1)
+        return torch.cat([sin, sin], -1), torch.cat([cos, cos], -1)
+
+
+class TableRotary(Attention):
+    def __init__(self, n):
+        super().__init__(n)
+        self.angles = Angles(n // self.heads)
+
+    def rotated(self, x):
+        sin, cos = self.angles(x.shape[-2])
+        a, b = x.chunk(2, -1)
+        return x * cos + torch.cat([-b, a], -1) * sin
+
+    def forward(self, h):
+        x = self.norm(h)
+        q, k, v = (self.split(f(x)) for f in (self.q, self.k, self.v))
+        scores = self.rotated(q) @ self.rotated(k).transpose(-1, -2) / q.shape[-1] ** 0.5
+        return h + self.o((scores.softmax(-1) @ v).transpose(1, 2).flatten(-2))
+
+
+def test_a_frozen_table_of_angles_takes_no_factor_of_the_scores():
+    p = planned(of_blocks(TableRotary))
+    assert p["blocks.1.q.weight"].fold == pytest.approx(0.5) and p["blocks.1.k.weight"].fold == 1
+    assert p["blocks.1.angles.table.weight"].fold == 1
+    assert p.proof.verdict == "good", "\n".join(map(str, p.proof))
+
+
+class Disentangled(Attention):
+    """Contents look at positions and positions at contents, over sqrt(3 d) (DeBERTa)."""
+
+    def __init__(self, n):
+        super().__init__(n)
+        self.positions = nn.Parameter(torch.randn(16, n))
+        self.position_q, self.position_k = nn.Linear(n, n), nn.Linear(n, n)
+
+    def forward(self, h):
+        x = self.norm(h)
+        q, k, v = (self.split(f(x)) for f in (self.q, self.k, self.v))
+        table = self.positions[: h.shape[1]].unsqueeze(0)
+        pq, pk = (self.split(f(table)).repeat(len(h), 1, 1, 1) for f in (self.position_q, self.position_k))
+        scale = torch.sqrt(torch.tensor(q.shape[-1], dtype=torch.float) * 3)
+        scores = q @ (k.transpose(-1, -2) / scale)
+        scores = (
+            scores + q @ pk.transpose(-1, -2) / scale + (k @ pq.transpose(-1, -2) / scale).transpose(-1, -2)
+        )
+        return h + self.o((scores.softmax(-1) @ v).transpose(1, 2).flatten(-2))
+
+
+def test_each_term_of_the_scores_is_scaled_once():
+    p = planned(of_blocks(Disentangled))
+    folds = {name: p[f"blocks.0.{name}.weight"].fold for name in ("q", "k", "position_q", "position_k")}
+    assert folds == pytest.approx({"q": 0.5, "k": 1.0, "position_q": 0.5, "position_k": 1.0})
+    roles = [p[f"blocks.0.{name}"].role for name in ("positions", "position_q.weight")]
+    assert roles == ["elementwise", "hidden"]
+    assert p.proof.verdict == "good", "\n".join(map(str, p.proof))
+
+
+class QueriesReadTwice(Attention):
+    """What is made of the queries beside the scores (ConvBert's kernels of a convolution)."""
+
+    def __init__(self, n):
+        super().__init__(n)
+        self.beside, self.out = nn.Linear(n, n), nn.Linear(n, n)
+
+    def forward(self, h):
+        x = self.norm(h)
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        y = F.scaled_dot_product_attention(*map(self.split, (q, k, v)))
+        return h + self.o(y.transpose(1, 2).flatten(-2)) + self.out(F.gelu(q * self.beside(x)))
+
+
+def test_queries_that_something_else_reads_leave_the_factor_to_the_keys():
+    p = planned(of_blocks(QueriesReadTwice))
+    assert p["blocks.0.q.weight"].fold == 1 and p["blocks.0.k.weight"].fold == pytest.approx(0.5)
+    assert p.proof.verdict == "good", "\n".join(map(str, p.proof))
+
+
+class Residual(Attention):
+    def forward(self, h):
+        return h + super().forward(h)[0]
+
+
+def test_one_attention_among_many_small_blocks_keeps_its_share():
+    build = lambda n, L: Net(n, [*[Add(n) for _ in range(L)], Residual(n), Add(n)])  # noqa: E731
+    p = planned(build, (64, 15), (64, 3))
+    wanted = {row.kind: row.wanted for row in p.proof if ".v.weight" in row.kind or ".o.weight" in row.kind}
+    assert len(wanted) == 2 and all(w == pytest.approx(1 / 4) for w in wanted.values()), wanted
+    assert p.proof.verdict != "wrong", "\n".join(map(str, p.proof))

@@ -28,11 +28,11 @@ def advice(
     ratios = list(depth.values()) if isinstance(depth, Mapping) else [depth]
     deeper = any(r != 1 for r in ratios)
     notes: list[str] = []
-    if not graph.residuals:
+    if not graph.residuals and not deeper:
         notes.append("no residual branches were found, so there is no depth to carry over: width only.")
     if scheme.alpha is not None:
         notes += _on_alpha(graph, base, scheme.alpha, deeper)
-    elif deeper:
+    elif deeper and any(row.m_L != 1 for row in rows.values()):
         notes.append(
             f"{scheme.name} scales width only: the best rate will move with depth. Use depth-mup or "
             "completep to carry it over depth too."

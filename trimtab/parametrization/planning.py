@@ -18,6 +18,7 @@ from torch import nn
 
 from trimtab.errors import InputError, LawError, StructureError
 from trimtab.parametrization.comparison import meta_buffers
+from trimtab.parametrization.comparison.layer_pairing import pair_layers
 from trimtab.parametrization.comparison.names import pattern, template
 from trimtab.parametrization.comparison.overrides import Overrides
 from trimtab.parametrization.comparison.pairing import Pairing, pair
@@ -36,9 +37,15 @@ from trimtab.structure.graph import Graph, analyse
 from trimtab.structure.recording import record
 from trimtab.structure.residuals import Patterns, Residual
 from trimtab.structure.trace import Trace, adjustable
+from trimtab.torch_internals import times_written
 
 KEPT = 0.02  # of a stream: what a block may forget of it at the start
 DRAWS = 4  # of a model whose law one draw does not tell
+LABELS = ("model", "base")  # what messages call the two
+LAYERS = (
+    "the blocks are not residual branches that follow each other in both models, so layers are paired by "
+    "their names and shapes: the width is carried over, depth is left alone and nothing is claimed over it."
+)
 
 
 def of_draws(drawn: Callable[[int], tuple[nn.Module, nn.Module]], **options: Any) -> Parametrization:
@@ -102,7 +109,9 @@ def parametrize(
     names = [name for name, _ in model.named_parameters()]
     said = Overrides(overrides, names)
     buffers = meta_buffers.numbers(model, base)
+    counts = {name: times_written(q) for name, q in model.named_parameters()}
     traces = record(model, example, "model", buffers), record(base, example, "base")
+    written = [name for name, q in model.named_parameters() if times_written(q) != counts[name]]
     if not traces[1].real:
         raise InputError(
             "the base must have real weights: its residual branches are verified by numbers there. "
@@ -115,7 +124,15 @@ def parametrize(
         )
 
     def planned(said: Overrides, scheme: Scheme = scheme) -> Parametrization:
-        compared, notes = _compare(traces, said, scheme)
+        try:
+            return made(said, scheme, *_compare(traces, said, scheme))
+        except StructureError:
+            found = _compare_layers(traces, said) if scheme.alpha is None else None
+            if found is None:
+                raise
+            return made(said, scheme, found, [LAYERS])
+
+    def made(said: Overrides, scheme: Scheme, compared: Comparison, notes: list[str]) -> Parametrization:
         return _plan(
             compared,
             notes,
@@ -149,9 +166,24 @@ def parametrize(
         elif traces[0].real:
             p.measure(model, strict=False)
     except StructureError as error:
-        raise advised(error, overrides, verdict, width_only) from None
+        raise advised(
+            _of_written(error, written),
+            overrides,
+            verdict,
+            width_only if scheme.alpha is not None else None,
+        ) from None
     p.try_one_step(model, base, rescaled=apply, strict=strict)
     return p
+
+
+def _of_written(error: StructureError, written: list[str]) -> StructureError:
+    """A refusal of numbers that the model's own forward has changed says so; any other as it is."""
+    if not written or not isinstance(error, LawError):
+        return error
+    return LawError(
+        f"{error}\nThe model's forward writes to its own parameters outside training ({_first(written)}), so "
+        "these are not the numbers it was drawn with. Switch that off (RWKV: rescale_every=0 in its config)."
+    )
 
 
 def _refuse_unlike_mixture(p: Parametrization, model: nn.Module, base: nn.Module) -> None:
@@ -185,6 +217,19 @@ def _compare(traces: tuple[Trace, Trace], said: Overrides, scheme: Scheme) -> tu
         "folds; left as it is."
     )
     return _compare_without(traces, said, (*skip, *alone)), [note]
+
+
+def _compare_layers(traces: tuple[Trace, Trace], said: Overrides) -> Comparison | None:
+    """Both models compared layer by layer, for a scheme that leaves depth alone; None where their depth is
+    not what differs, or their layers cannot be paired either."""
+    if set(traces[0].params) == set(traces[1].params):
+        return None
+    patterns = Patterns(branch=said.patterns("branch"), skip=said.patterns("skip"))
+    try:
+        graph, base = (analyse(t, n, patterns=patterns) for t, n in zip(traces, LABELS, strict=True))
+        return compare(graph, base, pair_layers(graph, base), said)
+    except StructureError:
+        return None
 
 
 def _refuse_forgetting(c: Comparison) -> None:
@@ -293,7 +338,9 @@ def _plan(
     frozen = _frozen_under_adapters(c.model, model)
     rows, untouched = _left_alone(rows, model, frozen)
     depth = _depth({stacks[k]: n / b * _path_ratio(c, k) for k, (n, b) in enumerate(c.pairing.counts)})
+    depth = c.pairing.layers or depth
     width = main_width(c.facts)
+    still = c.pairing.layers is not None and not c.grows  # nothing to do: starts are left alone too
     learned = advice(c.model, c.base, scheme=scheme, depth=depth, width=width, rows=rows)
     return Parametrization(
         rows=rows,
@@ -304,7 +351,7 @@ def _plan(
         width=width,
         notes=[*notes, *_path_notes(c), *untouched, *folds.notes, *learned],
         aliases=_aliases(model),
-        draws=_known(prepare(c.facts, rows, base, said, width), frozen),
+        draws=_known(prepare(c.facts, rows, base, said, width), frozen if not still else list(rows)),
         buffers=buffers,
         model=model,
         trial=proof.prepare(c, rows, scheme, example),

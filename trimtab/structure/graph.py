@@ -250,12 +250,7 @@ def _products(network: Branches) -> tuple[Product, ...]:
         if operands is None:
             continue
         (left, dim), (right, _) = operands
-        sides: list[Tail] = []
-        for i in (left, right):
-            try:
-                sides.append(tails(flow.trace, i, closed=network.nodes)[0])
-            except Blocked:
-                sides.append({})
+        sides = _sides(network, left, right)
         factors = (constant_factor(flow.trace, n) or 1.0 for n in linear_after(network, node))
         found.append(
             Product(
@@ -269,6 +264,31 @@ def _products(network: Branches) -> tuple[Product, ...]:
             )
         )
     return tuple(found)
+
+
+def _sides(network: Branches, left: int, right: int) -> tuple[Tail, Tail]:
+    """What scales each operand of a product. A frozen table in both (rotary angles kept as an embedding)
+    scales neither: what is behind it does."""
+    trace = network.flow.trace
+
+    def found(value: int) -> list[Tail]:
+        try:
+            return tails(trace, value, closed=network.nodes)
+        except Blocked:
+            return [{}]
+
+    def table(name: str) -> bool:
+        tensor = trace.values[trace.params[name]].tensor
+        multiplies = any(use.kind == "contract" for use in network.flow.uses[name])
+        return not multiplies and tensor is not None and not tensor.requires_grad
+
+    mine, theirs = found(left), found(right)
+    both = {s.name for s in mine[0]} & {s.name for s in theirs[0]}
+    if both and all(map(table, both)):
+        mine, theirs = (
+            [t for t in own if both.isdisjoint(s.name for s in t)] or own for own in (mine, theirs)
+        )
+    return mine[0], theirs[0]
 
 
 def _contracted(flow: Flow, node: Node) -> tuple[tuple[int, int], tuple[int, int]] | None:
@@ -296,7 +316,7 @@ def _unit_length(flow: Flow, value: int) -> bool:
         node = flow.trace.producer(value)
         if node is None:
             return False
-        if node.name == "div" and len(node.inputs) == 2:
+        if node.name == "div" and len(node.inputs) == 2 and flow.act[node.inputs[1]]:
             value = node.inputs[1]
             while (p := flow.trace.producer(value)) is not None and p.name in guards:
                 value = p.inputs[0]

@@ -168,9 +168,12 @@ def _activations(trace: Trace) -> tuple[bool, ...]:
 
 def _tables(trace: Trace, node: Node) -> list[int]:
     """Constants that a weight multiplies, where something nonlinear follows before any input is met: they are
-    an input of their own. A basis times coefficients, which is a weight, is followed by nothing."""
+    an input of their own. A basis times coefficients, which is a weight, is followed by nothing. And learned
+    tables that a whole layer reads (DeBERTa's positions)."""
     if node.name not in operations.MATMULS or not node.outputs:
         return []
+    if _is_layer_of_parameters(trace, node):
+        return [node.inputs[0]]
     weights = [i for i in node.inputs if trace.values[i].from_param]
     tables = [i for i in node.inputs if trace.values[i].constant and trace.values[i].is_float]
     if not weights or not tables or trace.values[node.outputs[0]].from_input:
@@ -185,6 +188,21 @@ def _tables(trace: Trace, node: Node) -> list[int]:
             todo += new
             seen.update(new)
     return []
+
+
+def _is_layer_of_parameters(trace: Trace, node: Node) -> bool:
+    """A product of two parameters to which a bias is added: a layer that reads a learned table. The product
+    of an adapter, which is a weight, has none."""
+    if len(node.inputs) != 2 or not all(trace.values[i].from_param for i in node.inputs):
+        return False
+    if trace.values[node.outputs[0]].from_input:
+        return False
+    value = node.outputs[0]
+    while len(users := trace.consumers[value]) == 1 and trace.nodes[users[0]].name in operations.REARRANGED:
+        value = trace.nodes[users[0]].outputs[0]
+    if len(users) != 1 or (user := trace.nodes[users[0]]).name != "add":
+        return False
+    return any(trace.values[i].source == "param" and len(trace.values[i].shape) == 1 for i in user.inputs)
 
 
 def _only_multiplied(trace: Trace, node: Node) -> bool:

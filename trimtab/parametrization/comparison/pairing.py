@@ -28,6 +28,8 @@ class Pairing:
         counts: per stack of the model its branches, and those of its twin in the base.
         alone: branches of which the base has as many: they do not come with the depth.
         paths: by branch, the like paths it is the sum of, here and in its twin; where their number differs.
+        layers: how many times more layers most lists of the model have, where no branches could be paired and
+            depth is left alone (`layer_pairing`); else None.
     """
 
     twin: Mapping[str, str]
@@ -37,6 +39,7 @@ class Pairing:
     base_places: Places
     alone: frozenset[int] = frozenset()
     paths: Mapping[int, tuple[Paths, Paths]] = dataclasses.field(default_factory=dict)
+    layers: float | None = None
 
 
 def pair(model: Graph, base: Graph, unscaled: tuple[str, ...] = ()) -> Pairing:
@@ -48,9 +51,9 @@ def pair(model: Graph, base: Graph, unscaled: tuple[str, ...] = ()) -> Pairing:
     Raises:
         StructureError: they are not the same architecture at two sizes; all differences are listed.
     """
-    _refuse_lost_branches(model, base)
+    refuse_lost_branches(model, base)
     for graph in (model, base):
-        _refuse_idle_blocks(graph)
+        refuse_idle_blocks(graph)
     places, base_places = agreed_places(model, base)
     deeper = places if len(model.residuals) >= len(base.residuals) else base_places
     found = pair_branches(Side(model, places), Side(base, base_places), deeper)
@@ -59,6 +62,8 @@ def pair(model: Graph, base: Graph, unscaled: tuple[str, ...] = ()) -> Pairing:
         twin, faults = _pair_rest(model, base, places, found.twin, unscaled)
     if faults:
         cure = "Build both from the same code, changing only width and depth."
+        if not model.residuals and not base.residuals and len(model.uses) != len(base.uses):
+            cure += " Neither has residual branches, and without them no rule carries over depth: keep that."
         head = "model and base must be one architecture at two sizes:"
         text = "\n".join([head, *(f"  - {f}" for f in faults), cure])
         raise StructureError(text, _numbered_blocks(model, base))
@@ -73,7 +78,7 @@ def pair(model: Graph, base: Graph, unscaled: tuple[str, ...] = ()) -> Pairing:
     )
 
 
-def _refuse_lost_branches(model: Graph, base: Graph) -> None:
+def refuse_lost_branches(model: Graph, base: Graph) -> None:
     """Branches in one model and none in the other: one of them hides its skip."""
     n, n_base = len(model.residuals), len(base.residuals)
     if bool(n) != bool(n_base):
@@ -96,7 +101,7 @@ def _numbered_blocks(model: Graph, base: Graph) -> list[dict[str, str]]:
     return [{f"{path}.*" if path else "*": "branch" for path in grown}] if grown else []
 
 
-def _refuse_idle_blocks(graph: Graph) -> None:
+def refuse_idle_blocks(graph: Graph) -> None:
     """A numbered block that did not run, beside blocks that did, makes the depth unknown."""
     ran: dict[str, bool] = {}
     branched: set[str] = set()
@@ -152,8 +157,8 @@ def _twins_by_name(
 ) -> dict[str, str]:
     """What is left of both models and is called and used alike, in the order of use."""
     taken = set(paired.values())
-    groups = _by_name(model, [n for n in model.uses if n not in paired], how)
-    base_groups = _by_name(base, [n for n in base.uses if n not in taken], how)
+    groups = by_name(model, [n for n in model.uses if n not in paired], how)
+    base_groups = by_name(base, [n for n in base.uses if n not in taken], how)
     twins: dict[str, str] = {}
     for key, names in groups.items():
         others = base_groups.get(key)
@@ -166,7 +171,8 @@ def _twins_by_name(
     return twins
 
 
-def _by_name(graph: Graph, names: list[str], how: Callable[[str], str]) -> dict[object, list[str]]:
+def by_name(graph: Graph, names: list[str], how: Callable[[str], str]) -> dict[object, list[str]]:
+    """Parameters that are called and used alike, each list in the order of use."""
     groups: dict[object, list[str]] = {}
     for name in sorted(names, key=lambda n: (graph.first_use(n), n)):
         groups.setdefault((how(name), *use_signature(graph, name)), []).append(name)

@@ -20,6 +20,7 @@ from trimtab.parametrization.rules import Kind
 from trimtab.structure.graph import Graph
 from trimtab.structure.uses import Use
 
+NEAREST = ("elementwise", "input", "hidden", "readout", "scalar")  # to what acts element by element
 Fans = tuple[int, int, int, int]  # fan_in, fan_out of the model, of the base
 
 
@@ -232,6 +233,7 @@ def _refuse_disguised(t: Twins) -> None:
         raise t.refused(
             f"{t.shapes} acts element by element but grows in {len(t.growing)} dimensions: a matrix in "
             f"disguise, or positions that differ. Say its role ({', '.join(ROLES)}).",
+            *NEAREST,  # what it does is the nearest; of roles that hold, the first is suggested
         )
 
 

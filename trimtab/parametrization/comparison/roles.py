@@ -67,6 +67,11 @@ class Comparison:
     pairing: Pairing
     facts: Mapping[str, Facts]
 
+    @property
+    def grows(self) -> bool:
+        """Whether any width differs."""
+        return any(f.m_in != 1 or f.m_out != 1 for f in self.facts.values())
+
 
 @dataclasses.dataclass(frozen=True)
 class _Paired:

@@ -40,6 +40,7 @@ def attention(c: Comparison) -> Attention:
     nodes: frozenset[int] = frozenset()
     base_nodes: frozenset[int] = frozenset()
     taken: dict[Names, float] = {}
+    scored = frozenset(p.node for p, twin in _pairs(c) if p.size != twin.size)
     for p, twin in _pairs(c):
         if p.size == twin.size or _averages(c.base, twin):
             continue  # over tokens, or over heads that stay: its constants are ordinary ones
@@ -49,14 +50,15 @@ def attention(c: Comparison) -> Attention:
         own = snapped(_constant(p) / _constant(twin), c.facts) * m_d ** (-0.5 * p.normalised)
         fold = 1 / (m_d * own)
         # What takes the factor takes it once: a shared layer runs many times, one query serves several terms.
-        taker = frozenset(site.name for site in (p.left or p.right))
+        side = _taking(c.model, p, scored)
+        taker = frozenset(site.name for site in side)
         if taker in taken and not math.isclose(taken[taker], fold, rel_tol=1e-9):
             raise StructureError(
                 f"one projection serves scores that want different factors, {taken[taker]:.4g} and "
                 f"{fold:.4g}: {sorted(taker)}. Use separate projections."
             )
         if taker not in taken and not math.isclose(fold, 1.0, rel_tol=1e-9):
-            folds += _fold(c, p, twin, fold)
+            folds += _fold(c, p, twin, side, fold)
         taken[taker] = fold
     return Attention(folds=tuple(folds), nodes=nodes, base_nodes=base_nodes)
 
@@ -65,12 +67,15 @@ def _pairs(c: Comparison) -> Iterator[tuple[Product, Product]]:
     """Each product of two activations beside the base's: by the parameters that make its sides, in order."""
     twins: dict[tuple[Names, Names], list[Product]] = {}
     met: dict[tuple[Names, Names], int] = {}
+    sizes = {p.size for p in c.base.products}
     for p in c.base.products:
         twins.setdefault(_sides(p), []).append(p)
     for p in c.model.products:
         key = _sides(p, c.pairing.twin)
         alike, order = twins.get(key, []), met.get(key, 0)
         met[key] = order + 1
+        if not alike and c.pairing.layers is not None and not c.grows and p.size in sizes:
+            continue  # depth alone differs and is left alone: as many numbers as in the base want nothing
         if not alike:
             raise StructureError(
                 f"a product of two activations over {p.size} numbers ({sorted(key[0])} with "
@@ -114,8 +119,43 @@ def _constants(graph: Graph, p: Product) -> frozenset[int]:
     return after | left | right
 
 
-def _fold(c: Comparison, p: Product, twin: Product, fold: float) -> list[Fold]:
-    side = p.left or p.right
+def _taking(graph: Graph, p: Product, scored: frozenset[int]) -> Tail:
+    """The operand that takes the factor: the first, unless it is the second of other scores, whose first has
+    taken theirs (keys that positions look at too, in DeBERTa), or something else reads it (a convolution
+    over queries, in ConvBert).
+
+    Args:
+        scored: the nodes of all products that want a factor.
+    """
+    seconds = {s.name for q in graph.products if q is not p and q.left for s in q.right}
+    left, right = ({s.name for s in side} for side in (p.left, p.right))
+    if not left or not right or left & right:
+        return p.left or p.right
+    if left & seconds:
+        return p.left if right & seconds else p.right
+    return (
+        p.right
+        if _read_elsewhere(graph, p.left, scored) > _read_elsewhere(graph, p.right, scored)
+        else p.left
+    )
+
+
+def _read_elsewhere(graph: Graph, side: Tail, scored: frozenset[int]) -> bool:
+    """Whether what a side's parameters make reaches the output other than through scores."""
+    todo = [o for site in side for o in graph.trace.nodes[site.node].outputs]
+    seen = set(todo)
+    while todo:
+        value = todo.pop()
+        if value in graph.trace.outputs:
+            return True
+        users = (graph.trace.nodes[n] for n in graph.trace.consumers[value] if n not in scored)
+        new = {o for user in users for o in user.outputs} - seen
+        todo += new
+        seen |= new
+    return False
+
+
+def _fold(c: Comparison, p: Product, twin: Product, side: Tail, fold: float) -> list[Fold]:
     if not side:
         raise StructureError(
             f"scores over {p.size} numbers ({twin.size} in the base) want a factor {fold:.4g}, and neither "

@@ -39,11 +39,13 @@ def collect(c: Comparison, gamma: float) -> Folds:
     folds = constants.on_branches(c)
     scores = attention(c)
     folds += scores.folds
-    found, notes = constants.elsewhere(
-        c,
-        constants.nodes_on_branches(c.model) | scores.nodes | _nodes_before_tied(c, c.model),
-        constants.nodes_on_branches(c.base) | scores.base_nodes | _nodes_before_tied(c, c.base),
-    )
+    known, base_known = (_nodes_before_tied(c, graph) for graph in (c.model, c.base))
+    if c.pairing.layers is None:
+        known |= constants.nodes_on_branches(c.model)
+        base_known |= constants.nodes_on_branches(c.base)
+    found, notes = [], []
+    if c.pairing.layers is None or c.grows:  # constants of depth are left alone with it
+        found, notes = constants.elsewhere(c, known | scores.nodes, base_known | scores.base_nodes)
     folds += found
     tied, tied_notes = _tied(c, folds, gamma)
     folds += tied

@@ -22,6 +22,8 @@ from trimtab.structure.residuals import Residual
 from trimtab.structure.tails import Blocked, Tail, constant_factor, tails
 from trimtab.structure.trace import Node
 
+Constants = dict[int | None, list[tuple[Node, float]]]  # by branch
+
 # -- on branches ---------------------------------------------------------------------------------------------
 
 
@@ -30,6 +32,9 @@ def on_branches(c: Comparison) -> list[Fold]:
     folds: list[Fold] = []
     done: set[str] = set()
     for r in c.model.residuals:
+        if r.index not in c.pairing.branch_twin:  # depth is left alone: `elsewhere` has its constants
+            folds += [Fold(site.name, offset=True) for site in r.tail if site.offset]
+            continue
         rb = c.base.residuals[c.pairing.branch_twin[r.index]]
         of_base = {site.name: factor for site, factor in rb.tail.items()}
         folds += [Fold(site.name, offset=True) for site in r.tail if site.offset]
@@ -79,14 +84,19 @@ def elsewhere(
     undone: set[tuple[frozenset[str], int]] = set()
     units = UnitVectors(c)
     by_branch, base_by_branch = _by_branch(c.model, known), _by_branch(c.base, base_known)
+    if c.pairing.layers is not None:
+        by_branch, base_by_branch = _together(by_branch), _together(base_by_branch)
     for key, mine in by_branch.items():
         theirs = base_by_branch.get(None if key is None else c.pairing.branch_twin[key], [])
         if len(mine) != len(theirs):
             if {round(x, 12) for _, x in mine} != {round(x, 12) for _, x in theirs}:
-                notes.append(
+                said = (
                     f"constants in the forward differ in number between model ({len(mine)}) and base "
                     f"({len(theirs)}) and could not be compared one by one."
                 )
+                if c.pairing.layers is not None:
+                    raise StructureError(f"{said} Change one of width and depth at a time.")
+                notes.append(said)
             continue
         for order, ((node, x), (twin, y)) in enumerate(zip(mine, theirs, strict=True)):
             if y == 0 or math.isclose(x / y, 1.0, rel_tol=1e-6):
@@ -107,9 +117,9 @@ def elsewhere(
     return [*folds, *units.gains()], notes
 
 
-def _by_branch(graph: Graph, known: frozenset[int]) -> dict[int | None, list[tuple[Node, float]]]:
+def _by_branch(graph: Graph, known: frozenset[int]) -> Constants:
     """The constants not yet accounted for, by the branch they act in (None: in none, or in several)."""
-    found: dict[int | None, list[tuple[Node, float]]] = {}
+    found: Constants = {}
     for node in graph.trace.nodes:
         number = constant_factor(graph.trace, node)
         if number is None:
@@ -122,6 +132,11 @@ def _by_branch(graph: Graph, known: frozenset[int]) -> dict[int | None, list[tup
         key = sides[0][0] if len(sides) == 1 and sides[0][1] == "branch" else None
         found.setdefault(key, []).append((node, number))
     return found
+
+
+def _together(found: Constants) -> Constants:
+    """Those of every branch and of none as one list, in the order of the forward."""
+    return {None: sorted((pair for own in found.values() for pair in own), key=lambda pair: pair[0].index)}
 
 
 def _refuse_unknown(graph: Graph, node: Node) -> None:

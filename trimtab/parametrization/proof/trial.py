@@ -115,7 +115,7 @@ def prepare(c: Comparison, rows: Mapping[str, Row], scheme: Scheme, example: Any
     of_base = {
         base.residuals[c.pairing.branch_twin[r.index]].stack: grown[r.stack]
         for r in graph.residuals
-        if r.stack in grown
+        if r.stack in grown and r.index in c.pairing.branch_twin
     }
     coherent = expected(graph, base, twins)
     return Trial(
