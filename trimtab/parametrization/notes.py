@@ -28,6 +28,11 @@ def advice(
     ratios = list(depth.values()) if isinstance(depth, Mapping) else [depth]
     deeper = any(r != 1 for r in ratios)
     notes: list[str] = []
+    if min([width, *ratios]) < 1 >= max([width, *ratios]):
+        notes.append(
+            "the model is smaller than its base: numbers tuned on the larger one are carried down to it. If "
+            "the small one is what you tuned, it is the base: parametrize(large, small)."
+        )
     if not graph.residuals and not deeper:
         notes.append("no residual branches were found, so there is no depth to carry over: width only.")
     if scheme.alpha is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trimtab.parametrization.comparison.names import shared_name, template
+from trimtab.parametrization.comparison.names import block_templates, shared_name
 
 if TYPE_CHECKING:
     from trimtab.parametrization.result import Parametrization
@@ -35,10 +35,11 @@ def number(x: float | None) -> str:
 
 def lines(p: Parametrization) -> list[tuple[str, ...]]:
     """One line per kind of parameter with equal numbers."""
+    called = block_templates(dict.fromkeys(p.rows))
     names: dict[tuple[str, ...], list[str]] = {}
     for row in p.rows.values():
         numbers = (row.m_in, row.m_out, row.m_L, row.init, row.u, row.s, row.fold, row.rescale)
-        key = (template(row.name), row.role, row.place, *map(number, numbers))
+        key = (called[row.name], row.role, row.place, *map(number, numbers))
         names.setdefault(key, []).append(row.name)
     return [(_called(found), *key[1:]) for key, found in names.items()]
 

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from trimtab.errors import TrimtabError
-from trimtab.parametrization.comparison.names import shared_name, template
+from trimtab.parametrization.comparison.names import block_templates, shared_name
 from trimtab.parametrization.planning import parametrize
 from trimtab.parametrization.result import Parametrization
 from trimtab.runs.config import RunConfig
@@ -110,8 +110,8 @@ def _group(
     cls: str, plan: Parametrization, numbers: Mapping[str, Any], init: float, names: list[str]
 ) -> Group:
     kinds: dict[str, list[str]] = {}
-    for name in names:
-        kinds.setdefault(template(name), []).append(name)
+    for name, called in block_templates(dict.fromkeys(names)).items():
+        kinds.setdefault(called, []).append(name)
     shown = [shared_name(own) + (f" x {len(own)}" if len(own) > 1 else "") for own in kinds.values()]
     return Group(
         optimizer=cls,

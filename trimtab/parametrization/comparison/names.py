@@ -26,9 +26,11 @@ def shared_name(names: Sequence[str]) -> str:
 
     >>> shared_name(["h.0.mlp.2.weight", "h.1.mlp.2.weight"]), shared_name(["h.0.mlp.2.weight"])
     ('h.#.mlp.2.weight', 'h.0.mlp.2.weight')
+    >>> shared_name(["b0.fc.weight", "b1.fc.weight"])
+    'b#.fc.weight'
     """
     together = zip(*(name.split(".") for name in names), strict=True)
-    return ".".join(parts[0] if len(set(parts)) == 1 else "#" for parts in together)
+    return ".".join(parts[0] if len(set(parts)) == 1 else loose_template(parts[0]) for parts in together)
 
 
 def pattern(name: str) -> str:
