@@ -442,5 +442,6 @@ def test_one_attention_among_many_small_blocks_keeps_its_share():
     build = lambda n, L: Net(n, [*[Add(n) for _ in range(L)], Residual(n), Add(n)])  # noqa: E731
     p = planned(build, (64, 15), (64, 3))
     wanted = {row.kind: row.wanted for row in p.proof if ".v.weight" in row.kind or ".o.weight" in row.kind}
-    assert len(wanted) == 2 and all(w == pytest.approx(1 / 4) for w in wanted.values()), wanted
+    # four times more small blocks, 17 branches of 5 in all: the norms of both sorts grow as the branches do
+    assert len(wanted) == 2 and all(w == pytest.approx(5 / 17) for w in wanted.values()), wanted
     assert p.proof.verdict != "wrong", "\n".join(map(str, p.proof))

@@ -324,16 +324,19 @@ def judged(
 
 
 def _shares(rows: Mapping[str, Row], groups: list[Kind], claim: Claim) -> list[float]:
-    """The part of its stack's change that each kind keeps: its growth over that of most tensors there which
-    have the same depth factor (one attention has more kinds of them than the blocks around it). A block is
-    one of m_L times more, so what only the last one has, or what lies between two stages of one stream, moves
-    the output by 1/m_L of what it did; and what all but the first have, by more than it did."""
+    """The part of its stack's change that each kind keeps: its growth over that of the kinds there which grow
+    as the stack's branches do, nearest to m_L. A block is one of m_L times more, so what only the last one
+    has, or what lies between two stages of one stream, moves the output by 1/m_L of what it did; and what all
+    but the first have, by more than it did."""
     first = [rows[kind.names[0]] for kind in groups]
     places = [None if row.stack is None else (row.stack, row.m_L) for row in first]
-    growths: dict[object, list[float]] = {}
+    growths: dict[tuple[str, float] | None, list[float]] = {}
     for kind, place in zip(groups, places, strict=True):
-        growths.setdefault(place, []).extend([claim.growth(kind)] * len(kind.names))
-    usual = {k: 0.0 if k is None else statistics.median_high(found) for k, found in growths.items()}
+        growths.setdefault(place, []).append(claim.growth(kind))
+    usual = {
+        k: 0.0 if k is None else min(found, key=lambda g, m_L=k[1]: abs(math.log(g / m_L)))
+        for k, found in growths.items()
+    }
     together = zip(groups, places, strict=True)
     return [claim.growth(kind) / usual[k] if usual[k] > 1 else 1.0 for kind, k in together]
 
