@@ -115,6 +115,10 @@ class StructureError(TrimtabError):
         return type(self), (str(self), self.proposals), found
 
 
+class ExampleError(StructureError):
+    """The model's own forward raised on the example."""
+
+
 class LawError(StructureError):
     """The law the weights were drawn from could not be told from this draw; another draw may tell."""
 

@@ -9,7 +9,7 @@ import time
 import pytest
 from crashing import SMALL, finish, toml, write
 
-from trimtab import cli, files, sweep
+from trimtab import cli, files, sweep, tune
 from trimtab.errors import InputError
 from trimtab.runs.config import RunConfig
 from trimtab.sweeps import grid
@@ -367,6 +367,23 @@ def test_sizes_that_cannot_be_built_are_refused_before_any_work(tmp_path):
         write(tmp_path, table | {"run": table["run"] | {"loss": "mine.py:loss"}})
     )  # nothing runs: said before any work
     assert code == 2 and "a loss that is broken" in said and "Traceback" not in said
+
+
+def test_a_model_that_does_not_take_the_data_says_the_shapes_and_leaves_nothing(tmp_path):
+    """Images of the digits for a model of vectors: torch's own words name neither."""
+    (tmp_path / "mine.py").write_text(
+        "from torch import nn\ndef build(width, depth):\n"
+        "    return nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10))\n"
+    )
+    table = {"base": [16, 2], "axes": {"lr": [0.1]}, "run": {"model": "mine.py:build", "data": "digits"}}
+    with pytest.raises(InputError, match=r"shape \(8, 1, 8, 8\).* raised RuntimeError.*nn.Flatten"):
+        sweep(write(tmp_path, table))
+    assert {path.name for path in tmp_path.iterdir()} - {"__pycache__"} == {"mine.py", "sweep.toml"}
+    run = {"model": f"{tmp_path}/mine.py:build", "data": "digits"}
+    tuning = {"base": [16, 2], "target": [32, 2], "search": {"lr": {"log2": [-8, -2]}}, "run": run}
+    with pytest.raises(InputError, match="nn.Flatten"):
+        tune(tuning, tmp_path / "tune.db")
+    assert not (tmp_path / "tune.db").exists()
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from trimtab.data.opening import open_data
-from trimtab.errors import InputError, TrimtabError, faults
+from trimtab.errors import ExampleError, InputError, TrimtabError, faults
 from trimtab.files import folders
 from trimtab.models.builders import BUILD
 from trimtab.models.catalogue import fitting, size_faults
@@ -173,14 +173,32 @@ class Task:
         pair = lambda seed: (self.draw(c.width, c.depth, seed), self.draw(width, depth, seed))  # noqa: E731
         with self.device.forked():
             self.device.seed(PLAN_SEED)
-            return of_draws(
-                pair,
-                scheme=c.scheme,
-                gamma0=c.gamma0,
-                overrides=c.overrides or None,
-                roles=c.roles or None,
-                example=example,
-            )
+            try:
+                return of_draws(
+                    pair,
+                    scheme=c.scheme,
+                    gamma0=c.gamma0,
+                    overrides=c.overrides or None,
+                    roles=c.roles or None,
+                    example=example,
+                )
+            except ExampleError as error:
+                raise self._misfit(example, error.__cause__ or error) from error
+
+    def _misfit(self, example: Any, cause: BaseException) -> InputError:
+        """The model does not take what the data gives: the shapes say why."""
+        c = self.config
+        given = example.items() if isinstance(example, dict) else enumerate(example)
+        shapes = ", ".join(
+            f"{f'{key} ' if isinstance(key, str) else ''}{tuple(value.shape)}"
+            for key, value in given
+            if isinstance(value, Tensor)
+        )
+        return InputError(
+            f"the model must take the data: inputs of {c.data} are of shape {shapes}, and {c.model} (width "
+            f"{c.width}, depth {c.depth}) raised {type(cause).__name__}: {str(cause).splitlines()[0]}. Begin "
+            "the model with what reshapes them (nn.Flatten() for vectors), or write data(split, seed, step)."
+        )
 
     @property
     def proof(self) -> str:
@@ -294,18 +312,16 @@ def build_fault(config: RunConfig) -> str:
     >>> build_fault(RunConfig(width=32, depth=2, lr=0.1))
     ''
     """
+    task = open_task(config)
+    with contextlib.suppress(Exception), torch.device("meta"):
+        task.draw(config.width, config.depth, PLAN_SEED)
+        return ""
     try:
-        task = open_task(config)
-        with contextlib.suppress(Exception), torch.device("meta"):
-            task.draw(config.width, config.depth, PLAN_SEED)
-            return ""
         task.draw(config.width, config.depth, PLAN_SEED)
     except Exception as error:
         if devices.is_out_of_memory(error):  # a matter of the machine, not of the size
             return ""
-        if isinstance(error, TrimtabError):
-            return "; ".join(line.strip(" -") for line in str(error).splitlines()[-3:])
-        return f"{type(error).__name__}: {error}"
+        return str(error) if isinstance(error, TrimtabError) else f"{type(error).__name__}: {error}"
     return ""
 
 

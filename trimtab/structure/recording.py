@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from trimtab import torch_internals
-from trimtab.errors import InputError, StructureError
+from trimtab.errors import ExampleError, InputError, StructureError
 from trimtab.structure.recorder import Recorder
 from trimtab.structure.trace import Trace, adjustable
 
@@ -151,7 +151,7 @@ def record(
         raise
     except Exception as error:
         if not meta:
-            raise StructureError(
+            raise ExampleError(
                 f"the example must run through the model: {label} ({type(model).__name__}) raised "
                 f"{type(error).__name__}: {_first_line(error)}. "
                 "Pass example= as a tensor, a tuple of args or a dict of kwargs that model(...) takes."

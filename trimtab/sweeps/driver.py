@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trimtab.errors import InputError, faults
+from trimtab.errors import InputError, TrimtabError, faults
 from trimtab.files import looking_in
 from trimtab.runs.arithmetic import arithmetic, environment
 from trimtab.runs.config import VERSION
@@ -156,15 +156,15 @@ class Driver:
             raise Stopped(
                 f"interrupted before any run was begun in {self.path}; the same command begins again."
             ) from error
-        except InputError:
-            self._leave_nothing(fresh)
-            raise
         except (StoreError, OSError) as error:
             full = error.full if isinstance(error, StoreError) else error.errno in NO_SPACE
             self._leave_nothing(fresh)
             if not full:
                 raise
             raise Stopped(str(error)) from error
+        except TrimtabError:  # what was asked, or a model that cannot be planned
+            self._leave_nothing(fresh)
+            raise
 
     @property
     def store(self) -> Store:
