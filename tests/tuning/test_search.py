@@ -52,18 +52,28 @@ def test_what_ties_at_the_base_is_decided_at_the_larger_size(lean):
 
 
 def test_runs_of_the_second_size():
-    """Two fresh seeds for twelve finalists, two more for the better six; all of it is counted."""
-    _, runs, found = searched(0.4)
+    """Where nothing is clearly behind: two fresh seeds for twelve finalists, two more for the better six; all
+    of it is counted."""
+    _, runs, found = searched(0.0)
     at_base = sum(n for (width, _), n in runs.items() if width == 64)
-    assert {key: n for key, n in runs.items() if key[0] == 128} == {
-        (128, 1): 12,
-        (128, 2): 12,
-        (128, 3): 6,
-        (128, 4): 6,
-    }
+    assert at_larger(runs) == {1: 12, 2: 12, 3: 6, 4: 6}
     assert at_base == len(found.trials) and {seed for width, seed in runs if width == 64} == {0}
     assert found.runs == at_base + 36 and found.flops == 64**2 * at_base + 128**2 * 36
     assert len(found.finals) == 6 and all(len(trial.losses) == 4 for trial in found.finals)
+
+
+def test_what_is_clearly_behind_at_the_larger_size_gets_no_further_seed():
+    """The valley leans by several standard errors: one fresh seed tells most of the finalists apart."""
+    values, runs, found = searched(0.8)
+    seeds = at_larger(runs)
+    assert seeds[1] == 12 and seeds[2] <= 6 and seeds[3] == seeds[4] <= 3
+    assert math.log2(values["gamma0"]) <= -3
+    assert all(len(trial.losses) == 4 for trial in found.finals)
+
+
+def at_larger(runs):
+    """{seed: runs} at the second size."""
+    return {seed: n for (width, seed), n in runs.items() if width == 128}
 
 
 def test_finalists_at_the_base():

@@ -10,17 +10,29 @@ there is to know about the target's; the base's own ranking has none of it (docs
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from trimtab.tuning.proposals import candidates_of
 from trimtab.tuning.space import Space
-from trimtab.tuning.surface import Surface, Trial, observe
+from trimtab.tuning.surface import NEGLIGIBLE, Surface, Trial, observe
 
 
-def finalists(space: Space, trials: Sequence[Trial], count: int, seed: int) -> list[tuple[float, ...]]:
+CLEAR = 3.0  # standard errors of a difference: a finalist that is further behind is out
+
+
+class Finalists(NamedTuple):
+    """Points for the larger size, and the standard error of a trial in log loss as the base's show it."""
+
+    points: list[tuple[float, ...]]
+    error: float
+
+
+def finalists(space: Space, trials: Sequence[Trial], count: int, seed: int) -> Finalists:
     """At most `count` points for a comparison at a larger size, the best of the base first.
 
     Among points that tie at the base nothing speaks for one of them. So they are spread: each is the one
@@ -29,10 +41,10 @@ def finalists(space: Space, trials: Sequence[Trial], count: int, seed: int) -> l
     """
     seen = observe(trials)
     if seen is None:
-        return []
+        return Finalists([], math.inf)
     points = [trial.point for trial in trials]
     if len(trials) < 3:
-        return [points[i] for i in np.argsort(seen.y, kind="stable")][:count]
+        return Finalists([points[i] for i in np.argsort(seen.y, kind="stable")][:count], math.inf)
     with threadpool_limits(1):
         surface = Surface(seen, seed, space.features())
         means = surface.predict(seen.x)[0]
@@ -45,4 +57,29 @@ def finalists(space: Space, trials: Sequence[Trial], count: int, seed: int) -> l
         reach = [float(np.min(np.linalg.norm(x[chosen] - x[i], axis=1))) for i in left]
         chosen.append(left.pop(int(np.argmax(reach))))
     chosen += [i for i in order if i not in chosen][: count - len(chosen)]
-    return [tuple(x[i].tolist()) for i in chosen]
+    return Finalists([tuple(x[i].tolist()) for i in chosen], max(surface.error, NEGLIGIBLE))
+
+
+def still_in(trials: Sequence[Trial], error: float) -> list[Trial]:
+    """Those that are not clearly behind the best, all having the same seeds.
+
+    Args:
+        error: of one trial's mean log loss. A seed shifts all points alike, so this is more than a
+            difference's share of it.
+
+    >>> losses = {0.0: 1.0, 0.5: 1.02, 1.0: 2.0}
+    >>> [t.point[0] for t in still_in([Trial((x,), (y,)) for x, y in losses.items()], 0.01)]
+    [0.0, 0.5]
+    """
+    whole = {t.point: sum(map(math.log, good)) / len(good) for t in trials if (good := trained(t))}
+    if not whole:
+        return list(trials)
+    best = min(whole.values())
+    behind = CLEAR * math.sqrt(2) * error
+    return [t for t in trials if t.point in whole and whole[t.point] - best <= behind]
+
+
+def trained(trial: Trial) -> list[float]:
+    """A trial's losses where every seed trained, else none."""
+    good = [loss for loss in trial.losses if loss is not None]
+    return good if len(good) == len(trial.losses) else []
