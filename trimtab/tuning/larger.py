@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import NormalDist, stdev
 from typing import NamedTuple
 
 import numpy as np
@@ -77,6 +78,23 @@ def still_in(trials: Sequence[Trial], error: float) -> list[Trial]:
     best = min(whole.values())
     behind = CLEAR * math.sqrt(2) * error
     return [t for t in trials if t.point in whole and whole[t.point] - best <= behind]
+
+
+def little_to_gain(trials: Sequence[Trial]) -> bool:
+    """Whether further seeds cannot improve the choice by as much as matters, by the spread s of the points.
+
+    Of that spread some is real and some is noise. Perfect knowledge would gain m (sigma - sigma^2 / s) over
+    the point that now looks best (sigma: the real part, m: the expected largest of as many standard normals),
+    which is m s / 4 at most.
+
+    >>> [little_to_gain([Trial((x,), (1 + s * x,)) for x in range(12)]) for s in (0.001, 0.01)]
+    [True, False]
+    """
+    logs = [math.log(good[0]) for t in trials if (good := trained(t))]
+    if len(logs) < 3:
+        return False
+    m = NormalDist().inv_cdf((len(logs) - 0.375) / (len(logs) + 0.25))  # Blom's approximation
+    return m * stdev(logs) / 4 < NEGLIGIBLE
 
 
 def trained(trial: Trial) -> list[float]:

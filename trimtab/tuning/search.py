@@ -20,7 +20,7 @@ from trimtab.errors import TrimtabError
 from trimtab.runs.config import RunConfig
 from trimtab.sweeps.store import Store
 from trimtab.tuning.config import TuneConfig
-from trimtab.tuning.larger import finalists, still_in
+from trimtab.tuning.larger import finalists, little_to_gain, still_in
 from trimtab.tuning.proposals import Round, propose, ranking, start_size
 from trimtab.tuning.surface import Trial
 
@@ -98,7 +98,9 @@ class Replay:
     def _compare(self, trials: Sequence[Trial]) -> tuple[list[RunConfig], list[Trial]]:
         """(runs that are missing, the finalists): half of the seeds for all, the rest for the better half.
 
-        At a larger size a run is dear: there one seed comes first, and what is clearly behind is out.
+        At a larger size a run is dear: there one seed comes first, and what is clearly behind is out. Where
+        more seeds could not improve the choice by as much as matters, a quarter gets a second one and the
+        best of these the rest.
         """
         c, error = self.config, math.inf
         if c.final_size == c.base or not c.final_seeds:
@@ -118,6 +120,8 @@ class Replay:
                 return wanted, []
             if math.isfinite(error) and seeds and seeds.stop <= half:
                 now = still_in(now, error / math.sqrt(seeds.stop - first))
+            if math.isfinite(error) and seeds.stop == first + 1 < half and little_to_gain(now):
+                now, most = sorted(now, key=_rank)[: (len(now) + 3) // 4], 1
         return [], now
 
     def _add(self, trials: Sequence[Trial], seeds: range) -> tuple[list[RunConfig], list[Trial]]:
