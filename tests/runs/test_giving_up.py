@@ -14,7 +14,9 @@ from trimtab.runs.training import Interrupted, run
 from trimtab.sweeps.driver import sweep
 from trimtab.sweeps.store import Store
 
-SHARED = dict(optimizer="adam", steps=20, batch_size=32, eval_examples=0, model_options={"activation": "tanh"})
+SHARED = dict(
+    optimizer="adam", steps=20, batch_size=32, eval_examples=0, model_options={"activation": "tanh"}
+)
 GOOD = RunConfig(width=16, depth=2, lr=0.01, **SHARED)
 HOPELESS = GOOD.replace(lr=0.8)  # finite to the end, far above its start
 

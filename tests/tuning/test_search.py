@@ -37,7 +37,9 @@ def searched(lean, **changes):
     while (now := Replay(config, known).walk()).wanted:
         for run in now.wanted:
             named = run.model_copy(update={"fleet": 1})
-            known[named.hash] = dict(state="done", loss=made_up(run, lean, scatter), flops=run.width**2, run=run)
+            known[named.hash] = dict(
+                state="done", loss=made_up(run, lean, scatter), flops=run.width**2, run=run
+            )
     runs = collections.Counter((row["run"].width, row["run"].seed) for row in known.values())
     return config.space.values(best_of(now.finals).point), runs, now
 

@@ -34,7 +34,8 @@ PRECISIONS = {"float32": "float32", "bf16": "bfloat16"}  # what a user says: the
 LOGS = ("tensorboard", "wandb")
 DECAYS = ("constant", "rate", "cosine", "linear")
 SIGNS = {"greater_than_equal": ">=", "greater_than": ">", "less_than_equal": "<=", "less_than": "<"}
-LATER = ("roles", "horizon", "give_up")  # fields that came later: in a run's name only where they say something
+# fields that came later: in a run's name only where they say something
+LATER = ("roles", "horizon", "give_up")
 EARLIEST = 0.25  # share of the steps: before it a run that warms up has not begun to learn
 VERSION = 2  # of what a run's fields mean: another one where the same fields would give other numbers
 

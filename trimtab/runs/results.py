@@ -2,8 +2,8 @@
 
 diverged   the loss is not finite, or 10,000 times what it was: the run ends there, with the step and the last
 finite loss
-given up   at a share of its steps that the run's `give_up` names it was at or above its initial loss: it ends there and
-counts as diverged, with a last loss that is finite
+given up   at the share of its steps that is its `give_up` it was at or above its initial loss: it ends there
+and counts as diverged, with a last loss that is finite
 collapsed  it ended at or above its initial loss: trained nothing, never counted as stable
 train_loss the mean over the last tenth of the steps (the last value of the smoothed curve)
 """

@@ -22,7 +22,6 @@ from trimtab.tuning.proposals import candidates_of
 from trimtab.tuning.space import Space
 from trimtab.tuning.surface import NEGLIGIBLE, Surface, Trial, observe
 
-
 CLEAR = 3.0  # standard errors of a difference: a finalist that is further behind is out
 
 
