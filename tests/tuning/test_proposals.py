@@ -201,7 +201,7 @@ def test_a_spread_search_goes_where_less_is_known():
 def test_finalists_are_spread_over_what_ties():
     """Along a valley all points tie: eight finalists leave no long piece of it out and none is on a wall."""
     found = mapped(48, spread=True)
-    chosen = finalists(FLAT, found, 8, 0).points
+    chosen = finalists(FLAT, found, 8, 0)
     assert len(set(chosen)) == 8 and chosen[0] == ranking(FLAT, found, 0)[0]
     assert longest_gap(chosen) < 0.8
     # two trials differ by chance by 0.28 (one standard deviation); the walls rise to 8
@@ -211,6 +211,6 @@ def test_finalists_are_spread_over_what_ties():
 def test_where_nothing_ties_the_best_are_finalists():
     """A clean bowl: differences are real, and the places go to the lowest (half a percent is none)."""
     space, found = searched(2, 0.0, 40)
-    chosen = finalists(space, found, 4, 0).points
+    chosen = finalists(space, found, 4, 0)
     assert chosen[0] == ranking(space, found, 0)[0] and len(set(chosen)) == 4
     assert max(map(excess, chosen)) < 0.02

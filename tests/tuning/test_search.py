@@ -55,23 +55,14 @@ def test_what_ties_at_the_base_is_decided_at_the_larger_size(lean):
 
 
 def test_runs_of_the_second_size():
-    """Where they cannot be told apart: two fresh seeds for the finalists, two more for the better six; all of
+    """Where seeds scatter: two fresh seeds for the finalists, two more for the better six; all of
     it is counted."""
     _, runs, found = searched(0.0)
     at_base = sum(n for (width, _), n in runs.items() if width == 64)
-    assert at_larger(runs) == {1: 12, 2: 11, 3: 6, 4: 6}  # three standard errors: by chance one is out
+    assert at_larger(runs) == {1: 12, 2: 12, 3: 6, 4: 6}
     assert at_base == len(found.trials) and {seed for width, seed in runs if width == 64} == {0}
-    assert found.runs == at_base + 35 and found.flops == 64**2 * at_base + 128**2 * 35
+    assert found.runs == at_base + 36 and found.flops == 64**2 * at_base + 128**2 * 36
     assert len(found.finals) == 6 and all(len(trial.losses) == 4 for trial in found.finals)
-
-
-def test_what_is_clearly_behind_at_the_larger_size_gets_no_further_seed():
-    """The valley leans by several standard errors: one fresh seed tells most of the finalists apart."""
-    values, runs, found = searched(0.8)
-    seeds = at_larger(runs)
-    assert seeds[1] == 12 and seeds[2] <= 6 and seeds[3] == seeds[4] <= 3
-    assert math.log2(values["gamma0"]) <= -3
-    assert all(len(trial.losses) == 4 for trial in found.finals)
 
 
 def test_where_little_is_to_be_gained_a_quarter_goes_on():

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import NormalDist, stdev
-from typing import NamedTuple
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -22,17 +21,8 @@ from trimtab.tuning.proposals import candidates_of
 from trimtab.tuning.space import Space
 from trimtab.tuning.surface import NEGLIGIBLE, Surface, Trial, observe
 
-CLEAR = 3.0  # standard errors of a difference: a finalist that is further behind is out
 
-
-class Finalists(NamedTuple):
-    """Points for the larger size, and the standard error of a trial in log loss as the base's show it."""
-
-    points: list[tuple[float, ...]]
-    error: float
-
-
-def finalists(space: Space, trials: Sequence[Trial], count: int, seed: int) -> Finalists:
+def finalists(space: Space, trials: Sequence[Trial], count: int, seed: int) -> list[tuple[float, ...]]:
     """At most `count` points for a comparison at a larger size, the best of the base first.
 
     Among points that tie at the base nothing speaks for one of them. So they are spread: each is the one
@@ -41,10 +31,10 @@ def finalists(space: Space, trials: Sequence[Trial], count: int, seed: int) -> F
     """
     seen = observe(trials)
     if seen is None:
-        return Finalists([], math.inf)
+        return []
     points = [trial.point for trial in trials]
     if len(trials) < 3:
-        return Finalists([points[i] for i in np.argsort(seen.y, kind="stable")][:count], math.inf)
+        return [points[i] for i in np.argsort(seen.y, kind="stable")][:count]
     with threadpool_limits(1):
         surface = Surface(seen, seed, space.features())
         means = surface.predict(seen.x)[0]
@@ -57,26 +47,7 @@ def finalists(space: Space, trials: Sequence[Trial], count: int, seed: int) -> F
         reach = [float(np.min(np.linalg.norm(x[chosen] - x[i], axis=1))) for i in left]
         chosen.append(left.pop(int(np.argmax(reach))))
     chosen += [i for i in order if i not in chosen][: count - len(chosen)]
-    return Finalists([tuple(x[i].tolist()) for i in chosen], max(surface.error, NEGLIGIBLE))
-
-
-def still_in(trials: Sequence[Trial], error: float) -> list[Trial]:
-    """Those that are not clearly behind the best, all having the same seeds.
-
-    Args:
-        error: of one trial's mean log loss. A seed shifts all points alike, so this is more than a
-            difference's share of it.
-
-    >>> losses = {0.0: 1.0, 0.5: 1.02, 1.0: 2.0}
-    >>> [t.point[0] for t in still_in([Trial((x,), (y,)) for x, y in losses.items()], 0.01)]
-    [0.0, 0.5]
-    """
-    whole = {t.point: sum(map(math.log, good)) / len(good) for t in trials if (good := trained(t))}
-    if not whole:
-        return list(trials)
-    best = min(whole.values())
-    behind = CLEAR * math.sqrt(2) * error
-    return [t for t in trials if t.point in whole and whole[t.point] - best <= behind]
+    return [tuple(x[i].tolist()) for i in chosen]
 
 
 def little_to_gain(trials: Sequence[Trial]) -> bool:
