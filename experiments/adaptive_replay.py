@@ -1,20 +1,22 @@
 """An adaptive sweep replayed on sweeps stored in full: the same verdict, for which share of the FLOPs?
 
-    python experiments/adaptive_replay.py FOLDER [--sets 20]     stores (*.db) of whole sweeps
+    python experiments/adaptive_replay.py chosen     the sweeps on which the policy's constants were chosen
+    python experiments/adaptive_replay.py held-out   all others of experiments/ (or names: rnn gcn ...)
     python experiments/adaptive_replay.py --made-up 100          coverage on curves with a known optimum
 
-The policy is asked on what it has asked for so far, each cell it wants is looked up. Beside it a policy that
-draws as many runs of the grid at random, with the same FLOPs to spend, `--sets` times.
+The sweeps are the CSV files of the experiments, a line each as their `question.toml` has it. The policy is
+asked on what it has asked for so far, each cell it wants is looked up. Beside it a policy that draws as many
+runs of the grid at random, with the same FLOPs to spend, `--sets` times.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-import shutil
 import sys
-import tempfile
-from collections import Counter
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,17 +24,20 @@ import numpy as np
 import pandas as pd
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "support"))
+sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT / "experiments")]
 
+import evidence  # noqa: E402
 from simulated import RATES, noise_for, runs  # noqa: E402
 
-from trimtab.optima.tables import choose_line, schemes, size_axes  # noqa: E402
+from trimtab.optima.tables import choose_line  # noqa: E402
 from trimtab.optima.transfers import Transfer, analyse  # noqa: E402
 from trimtab.refinement import policy  # noqa: E402
 from trimtab.refinement.lattice import Lattice  # noqa: E402
-from trimtab.sweeps.store import Store  # noqa: E402
 
 OWN = ["x", "y", "stable", "unstable"]
+CHOSEN = ("conv_resnet", "conv_resnet_momentum", "conv_resnet_width", "llama", "mlp_width", "no_skip")
+CHOSEN += ("post_norm", "rnn", "vit")
+TWICE = ("no_skip_sse41", "momentum_sse41")  # the same sweeps once more on other kernels
 
 
 class Replayed(NamedTuple):
@@ -48,22 +53,26 @@ class Replayed(NamedTuple):
 class Stored:
     """One line of a stored sweep, whose cells are looked up."""
 
-    def __init__(self, table: pd.DataFrame, over: str, scheme: str, base: Any):
-        self.over, self.scheme, self.base = over, scheme, base
-        line = choose_line(table, over, "lr", scheme, base=base)
+    def __init__(
+        self, table: pd.DataFrame, over: str, scheme: str, hp: str = "lr", metric: str = "train_loss"
+    ):
+        self.over, self.scheme, self.hp, self.metric = over, scheme, hp, metric
+        line = choose_line(table, over, hp, scheme, metric=metric)
         self.cells, self.sizes = line.cells.reset_index(drop=True), line.sizes
-        values = sorted(self.cells["lr"].unique())
-        self.lattice = Lattice.of("lr", values, 0)
+        values = sorted(self.cells[hp].unique())
+        self.lattice = Lattice.of(hp, values, 0)
         seeds = {
             size: {s: i for i, s in enumerate(sorted(part["seed"].unique()))}
             for size, part in self.cells.groupby(over)
         }
         self.rows = {
-            (self.sizes.index(r[over]), values.index(r["lr"]), seeds[r[over]][r["seed"]]): (j, r)
+            (self.sizes.index(r[over]), values.index(r[hp]), seeds[r[over]][r["seed"]]): (j, r)
             for j, r in enumerate(self.cells.to_dict("records"))
         }
-        self.cost = [float(part["flops"].max()) for _, part in self.cells.groupby(over, sort=True)]
-        self.order = [int(i) for i in np.argsort(self.cost, kind="stable")]
+        most = [float(part["flops"].max()) for _, part in self.cells.groupby(over, sort=True)]
+        # a size at which all diverge says less than what a whole run would take
+        self.cost = [max(most[: i + 1]) for i in range(len(most))]
+        self.order = list(range(len(most)))
         self.total = float(self.cells["flops"].sum())
         self.seeds = max(map(len, seeds.values()))
 
@@ -72,7 +81,8 @@ class Stored:
         held = [self.rows[k][0] for k in sorted(asked) if k in self.rows] if asked is not None else None
         cells = self.cells if held is None else self.cells.loc[held]
         table = cells.drop(columns=OWN)
-        return analyse(table, [self.over], [self.scheme], base=self.base)[self.over][self.scheme]
+        options: dict[str, Any] = dict(hp=self.hp, metric=self.metric)
+        return analyse(table, [self.over], [self.scheme], **options)[self.over][self.scheme]
 
     def share(self, asked: Any) -> float:
         return sum(float(self.rows[k][1]["flops"]) for k in asked if k in self.rows) / self.total
@@ -140,31 +150,55 @@ def at_random(stored: Stored, share: float, draws: int, verdict: str) -> float:
     return same / draws
 
 
-def real(folder: Path, draws: int) -> None:
+def stored_lines(names: Sequence[str]) -> Iterator[tuple[str, str, Stored]]:
+    """(sweep, label, line) of the experiments' stored sweeps, by the questions they were asked."""
+    for folder in evidence.folders():
+        for line in evidence.question(folder).get("lines", ()):
+            name = line["store"]
+            held_out = name not in CHOSEN and name not in TWICE
+            wanted = (
+                name in names or ("chosen" in names and name in CHOSEN) or ("held-out" in names and held_out)
+            )
+            table = evidence.line_table(folder, line) if wanted and "least" not in line else None
+            if table is not None:
+                hp, metric = line.get("hp", "lr"), line.get("metric", "train_loss")
+                yield (
+                    name,
+                    line["label"],
+                    Stored(table, line.get("over", "depth"), line["scheme"], hp, metric),
+                )
+
+
+def real(names: Sequence[str], draws: int) -> None:
     print("| sweep | line | whole grid | adaptive | FLOPs | runs | rounds | random, same FLOPs |")
     print("|---|---|---|---|---|---|---|---|")
-    shares, agree = [], []
-    with tempfile.TemporaryDirectory() as place:
-        for path in sorted(folder.glob("*.db")):
-            copy = Path(shutil.copy(path, place))
-            store = Store(copy)
-            table, base = store.to_pandas(), store.meta["base"]
-            for over in size_axes(table, base):
-                for scheme in schemes(table):
-                    stored = Stored(table, over, scheme, base)
-                    whole, got = stored.transfer(), replay(stored)
-                    chance = at_random(stored, got.share, draws, whole.verdict)
-                    shares.append(got.share)
-                    agree.append(got.transfer.verdict == whole.verdict)
-                    d, w = got.transfer.drift, whole.drift
-                    print(
-                        f"| {path.stem} | {scheme}, {over} | {whole.verdict} {w.slope:+.2f} ({w.low:+.2f} to "
-                        f"{w.high:+.2f}) | {got.transfer.verdict} {d.slope:+.2f} ({d.low:+.2f} to "
-                        f"{d.high:+.2f}) | {got.share:.0%} | {got.runs} of {len(stored.cells)} | "
-                        f"{got.rounds} | {chance:.0%} |",
-                        flush=True,
-                    )
-    print(f"\nsame verdict on {sum(agree)} of {len(agree)}; FLOPs in the median {np.median(shares):.0%}")
+    spent: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    rows: list[tuple[bool, bool, float, float]] = []  # told by the grid, agrees, share, chance
+    for name, label, stored in stored_lines(names):
+        whole, got = stored.transfer(), replay(stored)
+        chance = at_random(stored, got.share, draws, whole.verdict)
+        spent[name].append((got.share * stored.total, stored.total))
+        same = got.transfer.verdict == whole.verdict
+        rows.append((whole.verdict != "cannot tell", same, got.share, chance))
+        print(
+            f"| {name} | {label} | {said(whole)} | {said(got.transfer)} | {got.share:.0%} | {got.runs} of "
+            f"{len(stored.cells)} | {got.rounds} | {chance:.0%} |",
+            flush=True,
+        )
+    shares = {name: sum(a for a, _ in s) / sum(b for _, b in s) for name, s in spent.items()}
+    middle = float(np.median(list(shares.values())))
+    print(f"\nFLOPs of the grid in the median: {middle:.0%} over {len(shares)} sweeps, ", end="")
+    print(f"{np.median([r[2] for r in rows]):.0%} over {len(rows)} lines; by sweep: ", end="")
+    print(", ".join(f"{name} {share:.0%}" for name, share in sorted(shares.items())))
+    for told, words in ((True, "the grid tells"), (False, "it cannot tell")):
+        part = [r for r in rows if r[0] == told]
+        if part:
+            share, chance = (float(np.mean([r[k] for r in part])) for k in (1, 3))
+            print(f"where {words} ({len(part)} lines): same verdict {share:.0%}, at random {chance:.0%}")
+
+
+def said(t: Transfer) -> str:
+    return f"{t.verdict} {t.drift.slope:+.2f} ({t.drift.low:+.2f} to {t.drift.high:+.2f})"
 
 
 def made_up(rng: np.random.Generator, kind: str, noise: float, slope: float, sizes: int) -> pd.DataFrame:
@@ -203,7 +237,7 @@ def _covered(kind: str, slope: float, se: float, n: int) -> str:
     count: Counter[str] = Counter()
     shares, verdicts = [], Counter[tuple[str, str]]()
     for _ in range(n):
-        stored = Stored(made_up(rng, kind, noise, slope, 4), "depth", "depth-mup", (32, 1))
+        stored = Stored(made_up(rng, kind, noise, slope, 4), "depth", "depth-mup")
         whole, got = stored.transfer(), replay(stored)
         shares.append(got.share)
         verdicts[whole.verdict, got.transfer.verdict] += 1
@@ -223,14 +257,16 @@ def _covered(kind: str, slope: float, se: float, n: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("sweeps", nargs="*", help="chosen, held-out, or names of stored sweeps")
     parser.add_argument("--sets", type=int, default=20)
     parser.add_argument("--made-up", type=int, default=0)
     given = parser.parse_args()
     if given.made_up:
         coverage(given.made_up)
-    if given.folder is not None:
-        real(given.folder, given.sets)
+    if given.sweeps:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            real(given.sweeps, given.sets)
 
 
 if __name__ == "__main__":

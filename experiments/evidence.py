@@ -132,8 +132,8 @@ def chosen(table: pd.DataFrame, where: dict) -> pd.DataFrame:
     return table
 
 
-def judged(folder: Path, line: dict):
-    """`trimtab.transfer` of one line, or None where there are no runs yet."""
+def line_table(folder: Path, line: dict) -> pd.DataFrame | None:
+    """The runs of one line, or None where there are none yet."""
     table = read(folder, line["store"])
     if table is None:
         return None
@@ -144,14 +144,20 @@ def judged(folder: Path, line: dict):
     hp = line.get("hp", "lr")
     if hp == "1 - momentum":
         table = table.assign(**{hp: 1 - table["momentum"]}).drop(columns="momentum")
-    if not len(table):
+    return table if len(table) else None
+
+
+def judged(folder: Path, line: dict):
+    """`trimtab.transfer` of one line, or None where there are no runs yet."""
+    table = line_table(folder, line)
+    if table is None:
         return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return trimtab.transfer(
             table,
             over=line.get("over", "depth"),
-            hp=hp,
+            hp=line.get("hp", "lr"),
             scheme=line["scheme"],
             metric=line.get("metric", "train_loss"),
         )

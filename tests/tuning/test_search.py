@@ -18,7 +18,7 @@ FILE = dict(
 )
 
 
-def made_up(run, lean):
+def made_up(run, lean, scatter=0.2):
     """At the base rate x gamma0 is all that matters. A larger network also leans to one end of that valley.
 
     Args:
@@ -26,17 +26,20 @@ def made_up(run, lean):
     """
     off = math.log2(run.lr) + math.log2(run.gamma0) + 7
     place = [run.seed, run.width, *(int(1000 * (20 + math.log2(x))) for x in (run.lr, run.gamma0))]
-    noise = 0.2 * np.random.default_rng(place).standard_normal()
+    noise = scatter * np.random.default_rng(place).standard_normal()
     return math.exp(-3 + 0.3 * off**2 + lean * math.log2(run.gamma0) * math.log2(run.width / 64) + noise)
 
 
 def searched(lean, **changes):
     """(the best point's numbers, {(width, seed): runs}, the finished search)."""
+    scatter = changes.pop("scatter", 0.2)
     config, known = read(FILE | changes), {}
     while (now := Replay(config, known).walk()).wanted:
         for run in now.wanted:
             named = run.model_copy(update={"fleet": 1})
-            known[named.hash] = dict(state="done", loss=made_up(run, lean), flops=run.width**2, run=run)
+            known[named.hash] = dict(
+                state="done", loss=made_up(run, lean, scatter), flops=run.width**2, run=run
+            )
     runs = collections.Counter((row["run"].width, row["run"].seed) for row in known.values())
     return config.space.values(best_of(now.finals).point), runs, now
 
@@ -52,18 +55,27 @@ def test_what_ties_at_the_base_is_decided_at_the_larger_size(lean):
 
 
 def test_runs_of_the_second_size():
-    """Two fresh seeds for twelve finalists, two more for the better six; all of it is counted."""
-    _, runs, found = searched(0.4)
+    """Where seeds scatter: two fresh seeds for the finalists, two more for the better six; all of
+    it is counted."""
+    _, runs, found = searched(0.0)
     at_base = sum(n for (width, _), n in runs.items() if width == 64)
-    assert {key: n for key, n in runs.items() if key[0] == 128} == {
-        (128, 1): 12,
-        (128, 2): 12,
-        (128, 3): 6,
-        (128, 4): 6,
-    }
+    assert at_larger(runs) == {1: 12, 2: 12, 3: 6, 4: 6}
     assert at_base == len(found.trials) and {seed for width, seed in runs if width == 64} == {0}
     assert found.runs == at_base + 36 and found.flops == 64**2 * at_base + 128**2 * 36
     assert len(found.finals) == 6 and all(len(trial.losses) == 4 for trial in found.finals)
+
+
+def test_where_little_is_to_be_gained_a_quarter_goes_on():
+    """Finalists that differ by less than a percent at the larger size: any of them will do."""
+    _, runs, found = searched(0.0, scatter=0.002)
+    seeds = at_larger(runs)
+    assert seeds[1] == 12 and seeds[2] <= 3 and seeds[3] == seeds[4] == 1
+    assert [len(trial.losses) for trial in found.finals] == [4]
+
+
+def at_larger(runs):
+    """{seed: runs} at the second size."""
+    return {seed: n for (width, seed), n in runs.items() if width == 128}
 
 
 def test_finalists_at_the_base():

@@ -6,7 +6,7 @@ import dataclasses
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from trimtab.commands.options import Number, Positional, Text
 from trimtab.errors import Fault, InputError, TrimtabError, faults
@@ -61,6 +61,8 @@ class Check:
     """Also follow the top eigenvalue of the Hessian."""
     device: Text = None
     """Where the models are put: auto, cpu, cuda, cuda:1 or mps."""
+    precision: Literal["float32", "bf16"] = "float32"
+    """Of training: bf16 is autocast over float32 weights."""
     figure: Text = None
     """Write the figure to this HTML file."""
     store: Text = None
@@ -89,6 +91,7 @@ class Check:
             expect=(self.expect or "depth-mup") if own else self.expect,
             hyper={} if self.weight_decay is None else {"weight_decay": self.weight_decay},
             device=self.device,
+            precision=self.precision,
             sharpness=self.sharpness,
             progress=lambda words: print(words, file=sys.stderr, flush=True),
         )

@@ -60,6 +60,9 @@ steps = 200
 # floor = 0.0                      # where cosine and linear end, as a share of lr
 # decay_schedule = "constant"      # of the weight decay: constant, rate (as lr's), cosine, linear
 
+# give_up = 0.5                    # an example: a run no lower than it began at half of its steps ends there
+                                   # and counts as diverged; default 0: never
+
 # eval_every = 0                   # steps between evaluations on the test split; 0: at the end only
 # eval_examples = 1000             # an example: test examples, 0 none; default: a tenth of the cost
 # dtype = "float32"                # float64, or bfloat16 (autocast)

@@ -154,7 +154,15 @@ def summary(result: RunResult) -> str:
     diverged at step 2: the last finite loss was 1
     1.0 s, 3e+06 floating point operations
     """
-    if result.state == "diverged":
+    from trimtab.runs.results import has_diverged
+
+    short = result.stopped_at is not None and result.stopped_at < result.steps
+    if short and not has_diverged(result.curves["loss"][-1], result.initial_loss):
+        first = (
+            f"given up after {result.steps} steps: the loss was {result.last_loss:.4g} and began at "
+            f"{result.initial_loss:.4g}"
+        )
+    elif result.state == "diverged":
         first = (
             f"diverged at step {result.stopped_at}: the last finite loss was {result.last_loss:.4g}"
             if result.last_loss is not None

@@ -26,6 +26,7 @@ from trimtab.coordinates.trials import Setup, Size, build_model, inputs_of, run,
 from trimtab.coordinates.verdicts import Check, decide
 from trimtab.errors import InputError, calling, faults
 from trimtab.parametrization.rules import Scheme, as_scheme
+from trimtab.runs.config import PRECISIONS
 from trimtab.runs.devices import find
 from trimtab.runs.losses import as_batch
 
@@ -48,6 +49,7 @@ def check(
     overrides: Mapping[str, Any] | None = None,
     gamma0: float = 1.0,
     device: str | torch.device | None = None,
+    precision: str = "float32",
     sharpness: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Check:
@@ -72,6 +74,7 @@ def check(
         overrides, gamma0: as for `parametrize`.
         device: where the models are put ("auto", "cpu", "cuda", "cuda:1", "mps"); default: where build puts
             them.
+        precision: "bf16" trains under autocast over float32 weights; what is watched is measured in float32.
         progress: called with a line of words before each size is trained.
         sharpness: also follow the top eigenvalue of the Hessian in the optimizer's own metric (slower).
 
@@ -98,6 +101,8 @@ def check(
     problems = _problems(
         build, widths, depths, base, data, scheme, optimizer, lr, steps, seeds, loss, expect, hyper, gamma0
     )
+    if precision not in PRECISIONS:
+        problems.append(f"precision must be one of {', '.join(PRECISIONS)}: got {precision!r}")
     if problems:
         raise faults("check(build, widths, depths, base=..., data=...):", problems)
     own = scheme is None
@@ -124,6 +129,7 @@ def check(
         overrides=overrides,
         gamma0=gamma0,
         device=place,
+        precision=precision,
     )
     if sharpness:
         from trimtab.coordinates.curvature import effective_sharpness
@@ -146,6 +152,8 @@ def check(
         _grows([sizes[p] for p in places], axis)
         found += lines([sizes[p] for p in places], axis, judged_as, own=own)
     notes = list(dict.fromkeys(s.note for s in sizes.values() if s.note))
+    if precision != "float32":
+        notes.append(f"trained in {precision} (autocast over float32 weights), measured in float32")
     about = dict(
         scheme=chosen.name if chosen else f"own set-up, expected {judged_as.name}",
         optimizer=getattr(optimizer, "__name__", type(optimizer).__name__),

@@ -34,7 +34,9 @@ PRECISIONS = {"float32": "float32", "bf16": "bfloat16"}  # what a user says: the
 LOGS = ("tensorboard", "wandb")
 DECAYS = ("constant", "rate", "cosine", "linear")
 SIGNS = {"greater_than_equal": ">=", "greater_than": ">", "less_than_equal": "<=", "less_than": "<"}
-LATER = ("roles", "horizon")  # fields that came later: in a run's name only where they say something
+# fields that came later: in a run's name only where they say something
+LATER = ("roles", "horizon", "give_up")
+EARLIEST = 0.25  # share of the steps: before it a run that warms up has not begun to learn
 VERSION = 2  # of what a run's fields mean: another one where the same fields would give other numbers
 
 
@@ -111,6 +113,10 @@ class RunConfig(BaseModel):
     decay_schedule: Literal["constant", "rate", "cosine", "linear"] = "constant"
     """Of the weight decay: constant, in proportion to the rate's schedule (warmup, floor), or its own way to
     0 over the whole run. A decoupled decay (AdamW) is multiplied by the rate of the step besides."""
+
+    give_up: float = Field(0.0, ge=0, lt=1)
+    """Share of the steps after which a run whose loss is no lower than it began ends and counts as diverged;
+    0: never."""
 
     seed: int = Field(0, ge=0, lt=2**63)
     eval_every: int = Field(0, ge=0)
@@ -322,6 +328,8 @@ def _training_faults(c: dict[str, Any], bad: set[str]) -> list[Fault]:
         found.append(Fault("betas", "must be two numbers in [0, 1)", repr(c["betas"])))
     if _whole(c["steps"]) and _whole(c["warmup"]) and c["warmup"] >= c["steps"]:
         found.append(Fault("warmup", "must end before the run does", f"{c['warmup']} of {c['steps']} steps"))
+    if "give_up" not in bad and 0 < c["give_up"] < EARLIEST:
+        found.append(Fault("give_up", f"must be 0 (never) or at least {EARLIEST:g}", repr(c["give_up"])))
     if c["loss"] == "cross-entropy" and c["data"] == "teacher":
         found.append(Fault("loss", "the teacher gives numbers, not classes: pass loss = 'mse'"))
     if "roles" not in bad:

@@ -30,7 +30,7 @@ from trimtab.runs.checkpoints import Keeper, keeper
 from trimtab.runs.config import RunConfig
 from trimtab.runs.fleet_members import ROWS, refuse_unlike, rows_of
 from trimtab.runs.loggers import replay
-from trimtab.runs.results import RunResult, conclude, has_diverged
+from trimtab.runs.results import RunResult, conclude, is_over
 from trimtab.runs.row_optimizer import MOMENTS, RowOptimizer
 from trimtab.runs.tasks import Task, prepare
 from trimtab.runs.training import Interrupted, Run, evaluate_model, settled
@@ -207,11 +207,9 @@ class Fleet:
                 saved = time.perf_counter()
         self.device.synchronize()
         share = self._elapsed() / len(self.configs)
-        every_one = zip(self.losses, self.tests, strict=True)
-        return [
-            conclude(lost, tests, steps=steps, seconds=share, flops_per_step=self.task.flops)
-            for lost, tests in every_one
-        ]
+        one = dict(steps=steps, seconds=share, flops_per_step=self.task.flops)
+        every_one = zip(self.losses, self.tests, self.configs, strict=True)
+        return [conclude(losses, tests, **one, give_up=c.give_up) for losses, tests, c in every_one]
 
     def _elapsed(self) -> float:
         return self.seconds + time.perf_counter() - self._begun
@@ -221,12 +219,12 @@ class Fleet:
         raise Interrupted(f"stopped before step {self.step_done} of {self.configs[0].steps}.")
 
     def _lost(self, member: int) -> bool:
-        losses = self.losses[member]
-        return bool(losses) and has_diverged(losses[-1], losses[0])
+        c = self.configs[member]
+        return is_over(self.losses[member], c.steps, c.give_up)
 
     @property
     def alive(self) -> list[int]:
-        """Members that have not diverged."""
+        """Members that have neither diverged nor been given up."""
         return [m for m in range(len(self.configs)) if not self._lost(m)]
 
     def _advance(self, step: int) -> list[float] | None:

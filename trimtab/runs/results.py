@@ -2,6 +2,8 @@
 
 diverged   the loss is not finite, or 10,000 times what it was: the run ends there, with the step and the last
 finite loss
+given up   at the share of its steps that is its `give_up` it was at or above its initial loss: it ends there
+and counts as diverged, with a last loss that is finite
 collapsed  it ended at or above its initial loss: trained nothing, never counted as stable
 train_loss the mean over the last tenth of the steps (the last value of the smoothed curve)
 """
@@ -60,6 +62,25 @@ def has_diverged(loss: float, initial: float) -> bool:
     return not math.isfinite(loss) or loss > BLOWN * (1.0 + abs(initial))
 
 
+def is_given_up(losses: Sequence[float], steps: int, give_up: float) -> bool:
+    """Whether a run ends here because it has learned nothing by `give_up` of its steps (0: never asked).
+
+    A function of the run's own losses: what other runs gave, and when, must not change a result.
+
+    >>> [is_given_up(losses, 4, 0.5) for losses in ([2.0, 2.5], [2.0, 1.5], [2.0, 1.5, 3.0])]
+    [True, False, False]
+    """
+    if not give_up or len(losses) != math.ceil(give_up * steps):
+        return False
+    recent = losses[-window(steps) :]
+    return sum(recent) / len(recent) >= losses[0]
+
+
+def is_over(losses: Sequence[float], steps: int, give_up: float) -> bool:
+    """Whether a run has ended before its last step."""
+    return bool(losses) and (has_diverged(losses[-1], losses[0]) or is_given_up(losses, steps, give_up))
+
+
 def window(steps: int) -> int:
     """Steps a smoothed value is the mean of: a tenth of the run."""
     return max(1, steps // 10)
@@ -78,7 +99,13 @@ def smooth(losses: np.ndarray, steps: int) -> np.ndarray:
 
 
 def conclude(
-    losses: list[float], tests: Sequence[Tested], *, steps: int, seconds: float, flops_per_step: float
+    losses: list[float],
+    tests: Sequence[Tested],
+    *,
+    steps: int,
+    seconds: float,
+    flops_per_step: float,
+    give_up: float = 0.0,
 ) -> RunResult:
     """The result of the losses of all steps made; the last may be the one that showed divergence.
 
@@ -86,7 +113,7 @@ def conclude(
         tests: (step, loss, accuracy, examples) of each evaluation.
     """
     curve = np.asarray(losses, dtype=np.float64)
-    lost = bool(len(curve)) and has_diverged(float(curve[-1]), float(curve[0]))
+    lost = is_over(losses, steps, give_up)
     stopped = len(curve) - 1 if lost else None
     if not lost and tests and tests[-1][0] == steps and not math.isfinite(tests[-1][1]):
         lost, stopped = True, steps  # the very last update blew up: only the evaluation sees it

@@ -24,7 +24,7 @@ from trimtab.runs.config import RunConfig, decay, rate
 from trimtab.runs.devices import OutOfMemory, describe_memory, find, is_out_of_memory, settle
 from trimtab.runs.loggers import evaluation, open_logger
 from trimtab.runs.losses import count_correct, length
-from trimtab.runs.results import RunResult, Tested, conclude, has_diverged
+from trimtab.runs.results import RunResult, Tested, conclude, has_diverged, is_over
 from trimtab.runs.tasks import Task, prepare
 
 __all__ = ["Interrupted", "RunConfig", "RunResult", "run"]
@@ -145,6 +145,7 @@ class Run:
             steps=config.steps,
             seconds=self._elapsed(),
             flops_per_step=self.task.flops,
+            give_up=config.give_up,
         )
 
     def _elapsed(self) -> float:
@@ -158,7 +159,7 @@ class Run:
             self.device.seed(self.config.seed)
 
     def _is_lost(self) -> bool:
-        return bool(self.losses) and has_diverged(self.losses[-1], self.losses[0])
+        return is_over(self.losses, self.config.steps, self.config.give_up)
 
     def _advance(self, step: int) -> list[tuple[int, float]]:
         """One update; the (step, loss) of those that became known and are not lost: of this step, or on a

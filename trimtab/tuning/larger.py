@@ -10,14 +10,16 @@ there is to know about the target's; the base's own ranking has none of it (docs
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from statistics import NormalDist, stdev
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from trimtab.tuning.proposals import candidates_of
 from trimtab.tuning.space import Space
-from trimtab.tuning.surface import Surface, Trial, observe
+from trimtab.tuning.surface import NEGLIGIBLE, Surface, Trial, observe
 
 
 def finalists(space: Space, trials: Sequence[Trial], count: int, seed: int) -> list[tuple[float, ...]]:
@@ -46,3 +48,26 @@ def finalists(space: Space, trials: Sequence[Trial], count: int, seed: int) -> l
         chosen.append(left.pop(int(np.argmax(reach))))
     chosen += [i for i in order if i not in chosen][: count - len(chosen)]
     return [tuple(x[i].tolist()) for i in chosen]
+
+
+def little_to_gain(trials: Sequence[Trial]) -> bool:
+    """Whether further seeds cannot improve the choice by as much as matters, by the spread s of the points.
+
+    Of that spread some is real and some is noise. Perfect knowledge would gain m (sigma - sigma^2 / s) over
+    the point that now looks best (sigma: the real part, m: the expected largest of as many standard normals),
+    which is m s / 4 at most.
+
+    >>> [little_to_gain([Trial((x,), (1 + s * x,)) for x in range(12)]) for s in (0.001, 0.01)]
+    [True, False]
+    """
+    logs = [math.log(good[0]) for t in trials if (good := trained(t))]
+    if len(logs) < 3:
+        return False
+    m = NormalDist().inv_cdf((len(logs) - 0.375) / (len(logs) + 0.25))  # Blom's approximation
+    return m * stdev(logs) / 4 < NEGLIGIBLE
+
+
+def trained(trial: Trial) -> list[float]:
+    """A trial's losses where every seed trained, else none."""
+    good = [loss for loss in trial.losses if loss is not None]
+    return good if len(good) == len(trial.losses) else []

@@ -23,7 +23,7 @@ from scipy.stats import qmc
 from threadpoolctl import threadpool_limits
 
 from trimtab.tuning.space import Space
-from trimtab.tuning.surface import Floats, Surface, Trial, observe
+from trimtab.tuning.surface import NEGLIGIBLE, Floats, Surface, Trial, observe
 
 CANDIDATES = 2048  # spread over the box
 NEAR, REACH = 256, (0.03, 0.1)  # candidates around each of the best points, at these distances
@@ -116,7 +116,7 @@ def _are_known(surface: Surface, candidates: Floats, incumbent: float) -> bool:
     """Whether all that may tie with the best is known as well as a trial would say it."""
     means, deviations = surface.predict(candidates)
     tied = surface.tied(means - deviations, incumbent)
-    return not (surface.scale * deviations[tied] > surface.error).any()
+    return not (surface.scale * deviations[tied] > max(surface.error, NEGLIGIBLE)).any()
 
 
 def choose(

@@ -2,6 +2,7 @@
 
     trials of round 1 .. r  --propose-->  trials of round r + 1  -->  cells (points x seeds)  -->  store
     all trials  --finalists-->  half of the fresh seeds at `final_size`  -->  the better half: the other seeds
+                (fewer of them where one seed shows that little is to be gained)
 
 The whole search is replayed from its beginning at every call: a round whose runs are all in the store costs
 nothing, the first one that is not is what to run now. So there is no state beside the results, and a killed
@@ -19,7 +20,7 @@ from trimtab.errors import TrimtabError
 from trimtab.runs.config import RunConfig
 from trimtab.sweeps.store import Store
 from trimtab.tuning.config import TuneConfig
-from trimtab.tuning.larger import finalists
+from trimtab.tuning.larger import finalists, little_to_gain
 from trimtab.tuning.proposals import Round, propose, ranking, start_size
 from trimtab.tuning.surface import Trial
 
@@ -95,20 +96,30 @@ class Replay:
         return self._now(trials, [] if wanted else finals, wanted, why)
 
     def _compare(self, trials: Sequence[Trial]) -> tuple[list[RunConfig], list[Trial]]:
-        """(runs that are missing, the finalists): half of the seeds for all, the rest for the better half."""
+        """(runs that are missing, the finalists): half of the seeds for all, the rest for the better half.
+
+        At a larger size a run is dear: there one seed comes first. Where more seeds could not improve the
+        choice by as much as matters, a quarter gets a second one and the best of these the rest.
+        """
         c = self.config
-        if c.final_size == c.base or not c.final_seeds:
+        larger = c.final_size != c.base and c.final_seeds > 0
+        if larger:
+            now = [Trial(point, ()) for point in finalists(c.space, trials, c.finalists, c.seed)]
+        else:
             held = {trial.point: trial.losses for trial in trials}
             now = [Trial(point, held[point]) for point in ranking(c.space, trials, c.seed)[: c.finalists]]
-        else:
-            now = [Trial(point, ()) for point in finalists(c.space, trials, c.finalists, c.seed)]
-        some = range(c.seeds, c.seeds + (c.final_seeds + 1) // 2)
-        wanted, now = self._add(now, some)
-        if wanted:
-            return wanted, []
-        better = sorted(now, key=_rank)[: (len(now) + 1) // 2]
-        wanted, now = self._add(better, range(some.stop, c.seeds + c.final_seeds))
-        return wanted, [] if wanted else now
+        first, half = c.seeds, c.seeds + (c.final_seeds + 1) // 2
+        one = first + 1 if larger and first + 1 < half else half
+        most = (len(now) + 1) // 2
+        for seeds in (range(first, one), range(one, half), range(half, c.seeds + c.final_seeds)):
+            if seeds.start == half:
+                now = sorted(now, key=_rank)[:most]
+            wanted, now = self._add(now, seeds)
+            if wanted:
+                return wanted, []
+            if seeds.stop == one < half and little_to_gain(now):
+                now, most = sorted(now, key=_rank)[: (len(now) + 3) // 4], 1
+        return [], now
 
     def _add(self, trials: Sequence[Trial], seeds: range) -> tuple[list[RunConfig], list[Trial]]:
         """(runs that are missing, the same points with these seeds of the final size added)."""
