@@ -207,7 +207,7 @@ class Fleet:
                 saved = time.perf_counter()
         self.device.synchronize()
         share = self._elapsed() / len(self.configs)
-        one = dict(steps=steps, seconds=share, flops_per_step=self.task.flops)
+        one: dict[str, Any] = dict(steps=steps, seconds=share, flops_per_step=self.task.flops)
         every_one = zip(self.losses, self.tests, self.configs, strict=True)
         return [conclude(losses, tests, **one, give_up=c.give_up) for losses, tests, c in every_one]
 
