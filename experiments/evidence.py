@@ -57,6 +57,7 @@ DROP = {
     "label",
     "error",
     "arithmetic",
+    "proof",
     "stopped_at",
     "last_loss",
     "test_examples",
@@ -67,6 +68,7 @@ DROP = {
     "eval_examples",
 }
 
+JUDGED: dict[tuple[Path, str], object] = {}
 # Light to dark with size, safe for colour-blind readers.
 COLOURS = ("#9ecae1", "#5ba3d0", "#2f7dbb", "#11539a", "#08203f")
 WIDE, HIGH, LEFT, TOP = 230, 160, 52, 38
@@ -87,15 +89,15 @@ def question(folder: Path) -> dict:
     return tomllib.loads((folder / "question.toml").read_text(encoding="utf-8"))
 
 
-def slim(table: pd.DataFrame) -> pd.DataFrame:
-    """What the pages need: the columns that vary, the results, six digits."""
+def slim(table: pd.DataFrame, also: tuple[str, ...] = ()) -> pd.DataFrame:
+    """What the pages need: the columns that vary, those named besides, the results, six digits."""
     swept = [
         c
         for c in table
         if c not in DROP
         and c not in KEEP
         and not c.startswith("sources.")
-        and table[c].map(repr).nunique() > 1
+        and (c in also or table[c].map(repr).nunique() > 1)
     ]
     if {"steps", "batch_size"} & set(swept):  # over batch or tokens: both say where a run is
         swept += [c for c in ("batch_size", "steps", "optimizer") if c not in swept]
@@ -108,14 +110,28 @@ def slim(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def export(folder: Path, stores: Path) -> None:
-    """Write an experiment's CSV files from its stores."""
+    """Write an experiment's CSV files from its stores. A store may hold some of the runs only, those of a
+    sweep that was added later: the others stay as the file has them."""
     from trimtab.sweeps.store import Store
 
     for name in question(folder).get("stores", {}):
         path = stores / f"{name}.db"
         if path.is_file():
-            slim(Store(path).to_pandas()).to_csv(folder / f"{name}.csv", index=False)
+            joined(read(folder, name), Store(path).to_pandas()).to_csv(folder / f"{name}.csv", index=False)
             print(f"{folder.name}/{name}.csv")
+
+
+def joined(kept: pd.DataFrame | None, store: pd.DataFrame) -> pd.DataFrame:
+    """A store's runs, and those that are kept and that it does not have."""
+    if kept is None:
+        return slim(store)
+    new = slim(store, also=tuple(kept))
+    results = KEEP[KEEP.index("state") :]
+    if set(new) != set(kept):
+        raise SystemExit(f"the store and the file have other columns: {sorted(set(new) ^ set(kept))}")
+    key = [c for c in kept if c not in results]
+    both = pd.concat([kept, new[list(kept)]]).drop_duplicates(key, keep="last")
+    return both.sort_values([c for c in key if c not in ("lr", "seed")] + ["lr", "seed"])
 
 
 def read(folder: Path, name: str) -> pd.DataFrame | None:
@@ -148,7 +164,15 @@ def line_table(folder: Path, line: dict) -> pd.DataFrame | None:
 
 
 def judged(folder: Path, line: dict):
-    """`trimtab.transfer` of one line, or None where there are no runs yet."""
+    """`trimtab.transfer` of one line, or None where there are no runs yet; once per line and run of this
+    file, since three tables show it."""
+    key = (folder, line["label"])
+    if key not in JUDGED:
+        JUDGED[key] = _judge(folder, line)
+    return JUDGED[key]
+
+
+def _judge(folder: Path, line: dict):
     table = line_table(folder, line)
     if table is None:
         return None
@@ -371,21 +395,11 @@ def figure(folder: Path, lines: list[tuple[dict, object]]) -> bool:
 def compared(folder: Path, row: dict) -> str | None:
     """A panel of loss against rate: the base, the target carried to, the standard parametrization at the
     target."""
-    base, target = read(folder, row["base_store"]), read(folder, row["target_store"])
-    if base is None or target is None:
+    tables = sides(folder, row)
+    if tables is None:
         return None
-    extras = row.get("where", {})
-    tables = {
-        "base": mean_at(base, scheme=row["scheme"], width=row["base"][0], depth=row["base"][1], **extras),
-        "target": mean_at(
-            target, scheme=row["scheme"], width=row["target"][0], depth=row["target"][1], **extras
-        ),
-        "sp": mean_at(
-            target, scheme="sp", width=row["target"][0], depth=row["target"][1], **row.get("standard", {})
-        ),
-    }
     curves = {
-        name: [(math.log2(lr), y) for lr, y in t.mean(axis=1).items()] for name, t in tables.items() if len(t)
+        name: [(math.log2(lr), y) for lr, y in levelled(t).items()] for name, t in tables.items() if len(t)
     }
     points = [p for c in curves.values() for p in c]
     if not points:
@@ -437,15 +451,71 @@ def slopes(folder: Path, spec: dict) -> list[str]:
     return out
 
 
+def cells(folder: Path, spec: dict) -> list[str]:
+    """A stored table as it is, a column per format of its fields; with `by` the mean ± half of its 95 %
+    interval over the rows that share it."""
+    table = pd.read_csv(folder / spec["file"])
+    out = [f"| {' | '.join(spec['names'])} |", "|---" * len(spec["names"]) + "|"]
+    if "by" in spec:
+        rows = []
+        for key, group in table.groupby(spec["by"], sort=False):
+            found = {c: interval(group[c]) for c in group.select_dtypes("number")}
+            means = {c: m for c, (m, _) in found.items()} | {f"{c}_half": h for c, (_, h) in found.items()}
+            rows.append({spec["by"]: key, **means})
+    else:
+        rows = table.to_dict("records")
+    return out + ["| " + " | ".join(form.format(**row) for form in spec["columns"]) + " |" for row in rows]
+
+
 # ---------------------------------------------------------------- carried against tuned at the target
 
 
 def mean_at(table: pd.DataFrame, **where) -> pd.DataFrame:
-    """Seeds' losses by rate, only rates at which every seed trains."""
+    """Seeds' losses by rate, only rates at which every seed that was run trains."""
     table = chosen(table, where)
     fine = table[(table["state"] == "done") & ~table["collapsed"].astype(bool)]
     by = fine.pivot_table(index="lr", columns="seed", values="train_loss")
-    return by.dropna()
+    return by[by.notna().sum(axis=1) == table.groupby("lr")["seed"].nunique().reindex(by.index)]
+
+
+def best_rate(by: pd.DataFrame) -> float:
+    """The rate with the lowest mean among those with the most seeds; one with fewer, but three, is compared
+    on the seeds that both have, so that a lucky few do not win."""
+    seeds = by.notna().sum(axis=1)
+    first = by[seeds == seeds.max()].mean(axis=1).idxmin()
+    above = by[seeds >= min(3, by.shape[1])].sub(by.loc[first], axis=1).mean(axis=1)
+    return above.idxmin()
+
+
+def levelled(by: pd.DataFrame) -> pd.Series:
+    """The mean loss by rate; rates with fewer seeds are placed by their difference on the seeds they share
+    with the best one, so that easy seeds make no dip."""
+    best = by.loc[best_rate(by)]
+    return best.mean() + by.sub(best, axis=1).mean(axis=1)
+
+
+def sides(folder: Path, row: dict) -> dict[str, pd.DataFrame] | None:
+    """What one comparison is made of: the base, the target carried to, the standard one at the target."""
+    base, target = read(folder, row["base_store"]), read(folder, row["target_store"])
+    plain = read(folder, row.get("standard_store", row["target_store"]))
+    if base is None or target is None or plain is None:
+        return None
+    small, large = ({"width": size[0], "depth": size[1]} for size in (row["base"], row["target"]))
+    extra = {"scheme": row["scheme"], **row.get("where", {})}
+    return {
+        "base": mean_at(base, **small, **extra, **row.get("base_where", {})),
+        "target": mean_at(target, **large, **extra),
+        "sp": mean_at(plain, **large, scheme="sp", **row.get("standard", {})),
+    }
+
+
+def flops_ratio(folder: Path, row: dict) -> float:
+    """FLOPs of a run at the target over one at the base."""
+    found = []
+    for store, (width, depth) in ((row["target_store"], row["target"]), (row["base_store"], row["base"])):
+        table = read(folder, store)
+        found.append(chosen(table, {"width": width, "depth": depth})["flops"].max())
+    return found[0] / found[1]
 
 
 def interval(values) -> tuple[float, float]:
@@ -469,41 +539,29 @@ def carried(folder: Path, rows: list[dict]) -> list[str]:
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        base, target = read(folder, row["base_store"]), read(folder, row["target_store"])
-        if base is None or target is None:
+        found = sides(folder, row)
+        if found is None or not all(len(t) for t in found.values()):
             continue
-        extra = row.get("where", {})
-        at_base = mean_at(base, scheme=row["scheme"], width=row["base"][0], depth=row["base"][1], **extra)
-        at_target = mean_at(
-            target, scheme=row["scheme"], width=row["target"][0], depth=row["target"][1], **extra
-        )
-        plain = mean_at(
-            target, scheme="sp", width=row["target"][0], depth=row["target"][1], **row.get("standard", {})
-        )
-        if not len(at_base) or not len(at_target) or not len(plain):
-            continue
-        rate = at_base.mean(axis=1).idxmin()
+        at_base, at_target, plain = found.values()
+        rate = best_rate(at_base)
         near = min(at_target.index, key=lambda r: abs(math.log2(r / rate)))
         here, best, standard = (
             at_target.loc[near],
-            at_target.loc[at_target.mean(axis=1).idxmin()],
-            plain.loc[plain.mean(axis=1).idxmin()],
+            at_target.loc[best_rate(at_target)],
+            plain.loc[best_rate(plain)],
         )
-        gap, half = interval(100 * (here / standard - 1))
-        runs = lambda t, size, s: t[(t["width"] == size[0]) & (t["depth"] == size[1]) & (t["scheme"] == s)]  # noqa: E731
-        cost = (
-            runs(target, row["target"], "sp")["flops"].max()
-            / runs(base, row["base"], row["scheme"])["flops"].max()
-        )
+        ratios = (100 * (here / standard - 1)).dropna()
+        gap, half = interval(ratios)
         edge = " (the end of what was tried)" if standard.name in (plain.index[0], plain.index[-1]) else ""
         missing = "" if abs(math.log2(near / rate)) < 0.01 else f" (nearest tried: {math.log2(near):.1f})"
+        few = f" ({best.count()} seeds)" if best.count() < here.count() else ""
         size = lambda s: f"{s[0]} wide, {s[1]} deep"  # noqa: E731
         out.append(
             f"| {row['label']} | {size(row['base'])} | {size(row['target'])} | "
             f"{math.log2(rate):.1f}{missing} | {here.mean():.3f} | {best.mean():.3f} at "
-            f"{math.log2(best.name):.1f}"
+            f"{math.log2(best.name):.1f}{few}"
             f" | {standard.mean():.3f} at {math.log2(standard.name):.1f}{edge} | {gap:+.1f} % (± "
-            f"{half:.1f}) | {cost:.0f} |"
+            f"{half:.1f}, {len(ratios)} seeds) | {flops_ratio(folder, row):.0f} |"
         )
     return out
 
@@ -514,6 +572,7 @@ def losses(folder: Path, spec: dict) -> list[str]:
     if table is None:
         return []
     table = chosen(table, spec.get("where", {}))
+    table = table[table["seed"] < spec.get("seeds", math.inf)]  # the first ones, where some lines have more
     metric = spec.get("metric", "train_loss")
     columns = sorted(table[spec["columns"]].unique())
     out = [
@@ -534,7 +593,7 @@ def losses(folder: Path, spec: dict) -> list[str]:
             if not len(by):
                 cells.append("none")
                 continue
-            at = by.mean(axis=1).idxmin()
+            at = best_rate(by)
             found = fine[fine["lr"] == at][metric]
             m, h = interval(found)
             cells.append(f"{m:.3f} ± {h:.3f}" if metric != "accuracy" else f"{100 * m:.1f} ± {100 * h:.1f} %")
@@ -555,11 +614,12 @@ def some(x, form: str = ".3g") -> str:
     return "-" if x is None else format(x, form)
 
 
-def infinite(folder: Path) -> list[str]:
-    """What `trimtab limit` measured, and what it means for the size of a proxy."""
-    found = json.loads((folder / "limit.json").read_text(encoding="utf-8"))
+def infinite(path: Path) -> list[str]:
+    """What `trimtab limit` measured, and where the rate was asked for too, what it means for a proxy."""
+    found = json.loads(path.read_text(encoding="utf-8"))
+    verdict = f" says: *{found['verdict']}*." if found["verdict"] else ", what it says over depth:"
     out = [
-        f"`trimtab limit {found['asked']}` says: *{found['verdict']}*.",
+        f"`trimtab limit {found['asked']}`{verdict}",
         "",
         "| quantity | over | at | exponent (95 %) | the theory's | verdict | size for 5 % |",
         "|---|---|---|---|---|---|---|",
@@ -571,8 +631,13 @@ def infinite(folder: Path) -> list[str]:
             f"({some(r['low'], '.2f')} to {some(r['high'], '.2f')}) | {r['expected']:g} | {r['verdict']} | "
             f"{some(r['needed'])} ({some(r['needed_low'])} to {some(r['needed_high'])}) |"
         )
-    best, law = found["optimum"]["rows"], found["optimum"]["rate"]
-    out += ["", "| width | best rate (95 %) | octaves from the limit's |", "|---|---|---|"]
+    return [*out, *(["", *proxies(found["optimum"])] if found.get("optimum") else [])]
+
+
+def proxies(optimum: dict) -> list[str]:
+    """The best rate by width, and how far that of a proxy is off."""
+    best, law = optimum["rows"], optimum["rate"]
+    out = ["| width | best rate (95 %) | octaves from the limit's |", "|---|---|---|"]
     for r in best:
         width = "infinite" if r["width"] is None else f"{r['width']:g}"
         out.append(
@@ -622,10 +687,12 @@ def section(folder: Path, q: dict, up: str) -> list[str]:
     for spec in q.get("tables", []):
         found = losses(folder, spec)
         out += [spec["title"], "", *found, ""] if found else []
+    for spec in q.get("cells", []):
+        out += [spec["title"], "", *cells(folder, spec), ""] if (folder / spec["file"]).is_file() else []
     for spec in q.get("slopes", []):
         out += [spec["title"], "", *slopes(folder, spec), ""] if (folder / spec["file"]).is_file() else []
-    if (folder / "limit.json").is_file():
-        out += [*infinite(folder), ""]
+    for path in sorted(folder.glob("limit*.json")):
+        out += [*infinite(path), ""]
     if "carried" in q:
         out += [*carried(folder, q["carried"]), ""]
     for path in sorted(folder.glob("*.md.part")):
@@ -653,8 +720,8 @@ CAUTION = (
     "Read with care. These are small networks, small images and short runs. Where the first three seeds or "
     "the first grid could not tell, more seeds, rates or sizes were added after looking"
     " (`sweep-more*.toml`, `sweep-narrow.toml`, `sweep-post-norm-more.toml`), while lines that were told at "
-    "once were left alone; the intervals do not account for that. About fifty lines"
-    " are judged at 95 %, so one or two may be wrong by chance. `docs/statistics.md` says what three seeds "
+    "once were left alone; the intervals do not account for that. About eighty lines"
+    " are judged at 95 %, so some four may be wrong by chance. `docs/statistics.md` says what three seeds "
     "are worth."
 )
 
@@ -790,22 +857,39 @@ def shrunk(path: Path) -> dict:
     return config | {"seeds": 1}
 
 
+def members(folder: Path) -> dict[str, Path]:
+    """{store: its first sweep} of the stores that try something the ones before do not: another model, data,
+    optimizer or kind of axis."""
+    out, seen = {}, set()
+    for store, files in question(folder).get("stores", {}).items():
+        config = tomllib.loads((folder / files[0]).read_text(encoding="utf-8"))
+        run = config["run"]
+        kind = (run["model"], run["data"], run.get("optimizer"), "batches" in config, "tokens" in config)
+        if kind not in seen:
+            seen.add(kind)
+            out[store] = folder / files[0]
+    return out
+
+
 def tiny(name: str) -> None:
-    """One small member of an experiment, from its files to its table."""
+    """Small members of an experiment, from their files to their tables."""
     from trimtab.sweeps.store import Store
 
-    folder = HERE / name
-    if not question(folder).get("stores"):
+    found = members(HERE / name)
+    if not found:
         print(f"{name}: has no sweep of its own")
-        return
-    store, files = next(iter(question(folder)["stores"].items()))
-    with tempfile.TemporaryDirectory() as place:
-        path = Path(place) / f"{store}.db"
-        trimtab.sweep(shrunk(folder / files[0]), path, workers=1)
-        table = slim(Store(path).to_pandas())
-    if not len(table) or set(table["state"]) - {"done", "diverged"}:
-        raise SystemExit(f"{name}: the tiny sweep did not finish")
-    print(f"{name}: {len(table)} tiny runs finished")
+    for store, file in found.items():
+        config = shrunk(file)
+        if config["run"]["data"] in ("cifar10", "images", "text") and not os.environ.get("TRIMTAB_DATA"):
+            print(f"{name}/{store}: needs data in $TRIMTAB_DATA, not run")
+            continue
+        with tempfile.TemporaryDirectory() as place:
+            path = Path(place) / f"{store}.db"
+            trimtab.sweep(config, path, workers=1)
+            table = slim(Store(path).to_pandas())
+        if not len(table) or set(table["state"]) - {"done", "diverged"}:
+            raise SystemExit(f"{name}/{store}: the tiny sweep did not finish")
+        print(f"{name}/{store}: {len(table)} tiny runs finished")
 
 
 def main(given: list[str]) -> None:
