@@ -614,3 +614,22 @@ def test_what_keeping_the_base_costs_is_unknown_where_the_best_is_beyond_the_gri
     assert set(found.optima["status"]) == {"beyond the grid"}
     assert set(found.regret["status"]) == {"the best is beyond the grid"}
     assert found.regret["high"].isna().all()
+
+
+@pytest.mark.parametrize(("failing", "said"), [(3, "cannot tell"), (1, "transfers")])
+def test_a_rate_that_does_not_train_at_a_size_does_not_transfer(failing, said):
+    """The optimum falls by 0.1 an octave per doubling; at depth 64 some seeds diverge from the base's on."""
+    runs = []
+    for octave, depth in enumerate((2, 4, 8, 16, 32, 64)):
+        for rate in np.arange(-4.0, 0.5, 0.5):
+            for seed in range(3):
+                noise = 0.002 * math.sin(7 * octave + 13 * rate + 29 * seed)
+                loss = 1 + 0.1 * (rate + 2 + 0.1 * octave) ** 2 + 0.01 * seed + noise
+                lost = depth == 64 and seed < failing and rate > -2.1
+                run = dict(state="diverged" if lost else "done", scheme="depth-mup", width=32, depth=depth)
+                runs.append(run | dict(seed=seed, lr=2.0**rate, train_loss=math.nan if lost else loss))
+    t = trimtab.transfer(pd.DataFrame(runs), over="depth", scheme="depth-mup")
+    assert abs(t.drift.slope + 0.1) < 0.05 and -0.25 < t.drift.low < t.drift.high < 0.25
+    assert t.verdict == said
+    assert ("does not train at depth 64" in t.advice) == (said == "cannot tell")
+    assert ("3 of 3 runs at 0.25 fail" in t.advice) == (said == "cannot tell")

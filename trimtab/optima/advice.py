@@ -22,8 +22,9 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -86,6 +87,15 @@ def _finite_width(line: SizeLine) -> list[str]:
     ]
 
 
+class Lost(NamedTuple):
+    """A size at which the base's best fails: `unstable` of `runs` runs at x, the value next below it."""
+
+    size: float
+    x: float
+    unstable: int
+    runs: int
+
+
 @dataclass(frozen=True)
 class Remedy:
     """What to add to a sweep.
@@ -109,10 +119,14 @@ class Remedy:
 NOTHING = Remedy({})
 
 
-def remedy(line: SizeLine, slope: Drift, needed: int | None, optima: Table) -> Remedy:
-    """What would tell, for a line whose verdict is "cannot tell"; needed: further runs
-    (drift.runs_needed)."""
+def remedy(
+    line: SizeLine, slope: Drift, needed: int | None, optima: Table, lost: Sequence[Lost] = ()
+) -> Remedy:
+    """What would tell, for a line whose verdict is "cannot tell"; needed: further runs (drift.runs_needed);
+    lost: where the base's best value does not train."""
     words, values = _edges(line, optima)
+    if needed == 0 and lost:  # the slope is known; it is the value itself that cannot be carried
+        return Remedy(values, words=(_lost(line, lost), *words))
     if len(optima) < 2:
         sizes = (2 * int(line.base), 4 * int(line.base))
         first = f"a drift needs two sizes: there is one {line.over}. Add {line.over} {_list(sizes)}"
@@ -141,6 +155,16 @@ def remedy(line: SizeLine, slope: Drift, needed: int | None, optima: Table) -> R
         f"Add {line.over} {_list(sizes)} and {seeds} more seeds"
     )
     return Remedy(values, seeds, sizes, tuple(words))
+
+
+def _lost(line: SizeLine, lost: Sequence[Lost]) -> str:
+    """Why a line of small slope does not transfer."""
+    at, sizes = lost[-1], _list(one.size for one in lost)
+    return (
+        f"the base's best {line.hp} does not train at {line.over} {sizes}, though the "
+        f"slope is small: at {line.over} {at.size:g}, {at.unstable} of {at.runs} runs at "
+        f"{line.value(at.x):.3g} fail. Do not carry it there; start from a base nearer to that size"
+    )
 
 
 def _edges(line: SizeLine, optima: Table) -> tuple[list[str], dict[float, list[float]]]:

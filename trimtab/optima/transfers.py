@@ -7,8 +7,10 @@ through the optima is the drift (drift.py). The regret at a size is what using t
     regret(size) = loss(size, x_base) - min_x loss(size, x),
 
 with x_base the base's fitted optimum, a number one would really use. A rate is *stable* when every finished
-seed at it ended below its start; a size's optimum lies below its first unstable rate. `analyse` is what
-`transfer`, the command and the report's page share.
+seed at it ended below its start; a size's optimum lies below its first unstable rate. Where the base's
+optimum does not train at another size more often than not, a line that says *transfers* is answered by
+*cannot tell*: no slope makes a rate that diverges one to carry. `analyse` is what `transfer`, the command and
+the report's page share.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import pandas as pd
 
 from trimtab.errors import InputError
 from trimtab.files import json_ready
-from trimtab.optima.advice import NOTHING, Remedy, remedy, signatures
+from trimtab.optima.advice import NOTHING, Lost, Remedy, remedy, signatures
 from trimtab.optima.critical import CriticalBatch, critical_batch
 from trimtab.optima.curves import Edge, logarithmic
 from trimtab.optima.drift import TOLERANCE, Drift, drift, runs_needed, seed_inflation, verdict
@@ -278,8 +280,11 @@ def analyse_line(line: SizeLine) -> Transfer:
     regret = pd.DataFrame([_regret(line, size, sizes[size], by_size) for size in sizes])
     tolerance = _tolerance(line)
     answer = verdict(slope, tolerance)
+    lost = does_not_train(by_size[line.base].optimum, {size: at.cells for size, at in sizes.items()})
+    if answer == "transfers" and lost:
+        answer = "cannot tell"
     needed = runs_needed(slope, sum(f.n for f in fits), tolerance)
-    cure = remedy(line, slope, needed, optima) if answer == "cannot tell" else NOTHING
+    cure = remedy(line, slope, needed, optima, lost) if answer == "cannot tell" else NOTHING
     return Transfer(
         line=line,
         optima=optima,
@@ -349,6 +354,23 @@ def _edge(cells: Table) -> Edge:
     by = cells.groupby("x")[["stable", "unstable"]].sum()
     by = by[by.sum(axis=1) > 0]
     return Edge(by.index.to_numpy(float), by["unstable"].to_numpy(float), by.sum(axis=1).to_numpy(float))
+
+
+def does_not_train(x: float, cells: Mapping[float, Table]) -> tuple[Lost, ...]:
+    """The sizes at which x fails more often than not: so do the runs at the value tried next below it."""
+    out = []
+    for size, edge in ((size, _edge(table)) for size, table in cells.items()):
+        below = np.flatnonzero(edge.rates <= x)  # none where x is not finite
+        if len(below) and 2 * edge.unstable[below[-1]] > edge.runs[below[-1]]:
+            out.append(
+                Lost(
+                    size,
+                    float(edge.rates[below[-1]]),
+                    int(edge.unstable[below[-1]]),
+                    int(edge.runs[below[-1]]),
+                )
+            )
+    return tuple(out)
 
 
 def _wall(cells: Table, sign: float) -> float:
