@@ -30,9 +30,9 @@ from trimtab.reporting.content import page_content
 from trimtab.runs import fleet, training, user_code
 from trimtab.runs.config import RunConfig
 from trimtab.sweeps import grid
-from trimtab.sweeps.keys import RAY
 from trimtab.sweeps.search import AdaptiveSearch
 from trimtab.sweeps.store import Store
+from trimtab.sweeps.toml_keys import RAY
 
 BUILD = """
 from torch import nn

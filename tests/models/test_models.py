@@ -7,7 +7,10 @@ import pytest
 import torch
 
 import trimtab
+from trimtab.models import catalogue
 from trimtab.models.builders import BUILD
+from trimtab.runs import losses
+from trimtab.runs.catalogue import LOSSES
 from trimtab.runs.config import RunConfig
 from trimtab.runs.fleet import run as fleet_run
 from trimtab.runs.training import run
@@ -144,3 +147,9 @@ def test_models_know_nothing_of_parametrization():
         assert "trimtab.models" in source or "import torch" in source
         for word in ("rules", "parametrization", "planning"):
             assert f"trimtab.{word}" not in source
+
+
+def test_each_name_has_all_it_needs():
+    """A model or a loss that is listed in one place and forgotten in another must not take a neighbour's."""
+    assert set(catalogue.MODELS) == set(catalogue.TAKES) == set(catalogue.FITTING)
+    assert set(losses.NAMED) == set(LOSSES)

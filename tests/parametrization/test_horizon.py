@@ -20,7 +20,7 @@ from trimtab.parametrization.horizons.horizon import Horizon, HorizonFactors
 from trimtab.parametrization.horizons.multipliers import Multipliers, read_roles
 from trimtab.parametrization.horizons.rules import RULES, Powers, as_rule, rule_from
 from trimtab.parametrization.horizons.table import disputes_table, rules_table
-from trimtab.parametrization.rules import FAMILIES
+from trimtab.parametrization.optimizers.families import FAMILIES
 
 ratio = st.floats(0.02, 50)
 names = st.sampled_from(list(RULES))

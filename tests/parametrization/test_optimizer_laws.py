@@ -9,8 +9,9 @@ from hidden_change import Net, X, ratio
 
 import trimtab
 from trimtab import OptimizerError
-from trimtab.parametrization.optimizers.laws import family, law_of
-from trimtab.parametrization.rules import factors_for, kind_scales
+from trimtab.parametrization.optimizers.families import factors_for
+from trimtab.parametrization.optimizers.lookup import family, law_of
+from trimtab.parametrization.rules import kind_scales
 
 
 class Toy(torch.optim.Optimizer):

@@ -14,8 +14,9 @@ from torch import nn
 import trimtab
 from structures import CASES, IDS, X
 from trimtab import InputError, OptimizerError
-from trimtab.parametrization.optimizers.laws import family
-from trimtab.parametrization.rules import Scales, factors
+from trimtab.parametrization.optimizers.families import factors
+from trimtab.parametrization.optimizers.lookup import family
+from trimtab.parametrization.rules import Scales
 
 A = 0.37
 KNOWN = {

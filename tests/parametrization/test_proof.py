@@ -16,6 +16,7 @@ from structures import CASES, IDS, Block, Net, X
 from trimtab.parametrization import rules
 from trimtab.parametrization.comparison import depths, roles
 from trimtab.parametrization.folds import collecting as folds
+from trimtab.parametrization.optimizers import families
 from trimtab.parametrization.optimizers import laws as optimizers
 from trimtab.parametrization.proof import deep_limit
 from trimtab.parametrization.proof import trial as proof
@@ -566,7 +567,7 @@ class WholeNorm(torch.optim.SGD):
 
 def test_an_optimizer_with_another_law_is_wrong(monkeypatch):
     """What the entry test refuses by itself, were it admitted as AdamW: the step shows it."""
-    admitted = optimizers.Law("WholeNorm", rules.FAMILIES["AdamW"])
+    admitted = optimizers.Law("WholeNorm", families.FAMILIES["AdamW"])
     monkeypatch.setattr(optimizers, "_remembered", lambda *_: admitted)
     case = CASES["pre-norm-mlp"]
     torch.manual_seed(0)
@@ -604,7 +605,7 @@ def test_an_optimizer_that_is_not_known_is_proven_when_it_is_built(monkeypatch):
     p.optimizer(torch.optim.AdamW, lr=1e-3)
     assert torch.optim.AdamW not in p._tried
     evidence = optimizers.law_of(SlowSign, {}, 1e-3).evidence
-    admitted = optimizers.Law("WholeNorm", rules.FAMILIES["AdamW"], evidence)
+    admitted = optimizers.Law("WholeNorm", families.FAMILIES["AdamW"], evidence)
     monkeypatch.setattr(optimizers, "_remembered", lambda *_: admitted)
     with pytest.warns(UserWarning, match="does not hold"):
         p.optimizer(WholeNorm, lr=1e-3)

@@ -10,14 +10,9 @@ from hypothesis import given, settings
 
 from trimtab import InputError
 from trimtab.parametrization import rules
-from trimtab.parametrization.rules import (
-    FAMILIES,
-    Scales,
-    factors,
-    kind_scales,
-    place_scales,
-    richness_scales,
-)
+from trimtab.parametrization.optimizers import families
+from trimtab.parametrization.optimizers.families import FAMILIES, factors
+from trimtab.parametrization.rules import Scales, kind_scales, place_scales, richness_scales
 
 ratio = st.floats(0.05, 50)
 alphas = st.floats(0, 2)
@@ -43,7 +38,7 @@ def test_base_is_the_identity(kind, place, alpha):
         == Scales()
     )
     for family in FAMILIES.values():
-        assert factors(family, Scales()) == rules.Factors()
+        assert factors(family, Scales()) == families.Factors()
 
 
 @many
@@ -152,8 +147,10 @@ def test_there_and_back_is_one(kind, m_in, m_out, place, m_L, alpha, uses, zero_
     for family in FAMILIES.values():
         there, back = (factors(family, scales(k), entry=m_in**k, norm=m_out**k) for k in (1, -1))
         assert close(
-            rules.Factors(there.lr * back.lr, there.weight_decay * back.weight_decay, there.eps * back.eps),
-            rules.Factors(),
+            families.Factors(
+                there.lr * back.lr, there.weight_decay * back.weight_decay, there.eps * back.eps
+            ),
+            families.Factors(),
         )
 
 
@@ -247,7 +244,7 @@ def test_every_exponent_is_noticed(monkeypatch, function, key, field):
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "Adadelta", "Lion"])
 @pytest.mark.parametrize("field", ["lr", "weight_decay", "eps"])
 def test_every_factor_is_noticed(monkeypatch, name, field):
-    original = rules.factors
+    original = families.factors
 
     def perturbed(family, scales, **more):
         f = original(family, scales, **more)

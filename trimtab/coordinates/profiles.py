@@ -22,7 +22,7 @@ from trimtab.coordinates.gauges import carried_by_readout
 from trimtab.coordinates.slopes import OF_CHANGES, TOLERANCE
 from trimtab.coordinates.trials import Key, Size, Trial
 from trimtab.parametrization.comparison.names import loose_template, template
-from trimtab.parametrization.optimizers.laws import family
+from trimtab.parametrization.optimizers.lookup import family
 from trimtab.parametrization.parameters import Row
 from trimtab.parametrization.rules import Scheme
 

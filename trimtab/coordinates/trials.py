@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from trimtab.coordinates.expectations import yardstick
 from trimtab.coordinates.watching import Sampler, Survey, look, output_of, survey
 from trimtab.errors import InputError, StructureError, TrimtabError, calling
-from trimtab.parametrization.optimizers.laws import family
+from trimtab.parametrization.optimizers.lookup import family
 from trimtab.parametrization.planning import of_draws, parametrize
 from trimtab.parametrization.result import Parametrization
 from trimtab.parametrization.rules import Scheme

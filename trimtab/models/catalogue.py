@@ -4,7 +4,7 @@ torch."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from trimtab.data.catalogue import Option, Shape
@@ -51,15 +51,17 @@ FOLLOW = "leave it out and it follows the data"
 TAKES = {"mlp": ("image", "vector"), "resnet": ("image",), "vit": ("image",), "gpt": ("text",)}
 
 
+FITTING: dict[str, Callable[[Shape], dict[str, int]]] = {
+    "mlp": lambda data: {"inputs": math.prod(data.inputs), "classes": data.classes},
+    "resnet": lambda data: {"channels": data.inputs[0], "classes": data.classes},
+    "vit": lambda data: {"image": data.inputs[-1], "channels": data.inputs[0], "classes": data.classes},
+    "gpt": lambda data: {"vocabulary": data.classes, "context": data.inputs[0]},
+}
+
+
 def fitting(model: str, shape: Shape) -> dict[str, int]:
     """The options of a zoo model that follow from its data."""
-    if model == "mlp":
-        return {"inputs": math.prod(shape.inputs), "classes": shape.classes}
-    if model == "resnet":
-        return {"channels": shape.inputs[0], "classes": shape.classes}
-    if model == "vit":
-        return {"image": shape.inputs[-1], "channels": shape.inputs[0], "classes": shape.classes}
-    return {"vocabulary": shape.classes, "context": shape.inputs[0]}
+    return FITTING[model](shape)
 
 
 def size_faults(

@@ -21,15 +21,15 @@ from torch import Tensor, nn
 from trimtab.errors import InputError, LawError, OptimizerError, together
 from trimtab.parametrization import saving
 from trimtab.parametrization.comparison.meta_buffers import confirm
+from trimtab.parametrization.exports.catalogue import check_tool, write_export
 from trimtab.parametrization.exports.record import Export, Settings
-from trimtab.parametrization.exports.tools import check_tool, write_export
 from trimtab.parametrization.horizons.decay import Decay, as_decay
 from trimtab.parametrization.horizons.horizon import Horizon
 from trimtab.parametrization.optimizers import groups as grouping
 from trimtab.parametrization.optimizers.carrying import Carry
 from trimtab.parametrization.optimizers.clipping import clip
 from trimtab.parametrization.optimizers.groups import Factors, NoDecay, Only
-from trimtab.parametrization.optimizers.laws import default, family, law_of
+from trimtab.parametrization.optimizers.lookup import default, family, law_of
 from trimtab.parametrization.optimizers.wrapped import parameters_inside
 from trimtab.parametrization.parameters import Branch, Row
 from trimtab.parametrization.proof import trial as proofs

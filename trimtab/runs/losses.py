@@ -1,4 +1,4 @@
-"""What a loss is taken of, and the two losses with a name. Runs, sweeps and checks all use these.
+"""What a loss is taken of, and the losses with a name (NAMED). Runs, sweeps and checks all use these.
 
     cross-entropy   mean over examples (and positions) of -log softmax(scores)[class], in nats
     mse             (f - y)^2 / 2 summed over outputs, averaged over examples
@@ -148,6 +148,9 @@ def mse(output: Any, batch: Batch) -> Tensor:
     else:
         y = functional.one_hot(y, f.shape[-1]).to(f.dtype)
     return (f - y).square().reshape(len(f), -1).sum(1).mean() / 2
+
+
+NAMED: dict[str, Callable[[Any, Batch], Tensor]] = {"cross-entropy": cross_entropy, "mse": mse}
 
 
 def count_correct(output: Any, batch: Batch) -> tuple[int, int] | None:

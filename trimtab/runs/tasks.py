@@ -27,7 +27,7 @@ from trimtab.parametrization.result import Parametrization
 from trimtab.runs import devices
 from trimtab.runs.catalogue import is_own
 from trimtab.runs.config import RunConfig, batch_fault
-from trimtab.runs.losses import Batch, as_batch, cross_entropy, forward, length, mse
+from trimtab.runs.losses import NAMED, Batch, as_batch, forward, length
 from trimtab.runs.published import fit_fields, load_published
 from trimtab.runs.user_code import beside, build_model, by_split, load
 from trimtab.torch_internals import count_flops
@@ -275,7 +275,7 @@ class Task:
             if c.loss is None and is_own(c.model) and not c.model.startswith(HF)
             else None
         )
-        return near or (mse if c.loss == "mse" else cross_entropy)
+        return near or NAMED[c.loss or "cross-entropy"]
 
     def evaluate(self, model: Callable[..., Any], batch: Batch) -> tuple[Tensor, Tensor | None]:
         """(loss, output) of one forward, autocast if the run asks for it."""

@@ -1,7 +1,7 @@
 """A sweep.toml as a grid of cells: the file is read, its keys are checked, its runs tried. No torch.
 
 Every fault is found before any work and said at once, with the path of its key in the sweep's file: the
-sweep's own keys (`keys`), then the fields of the runs it would make. What a sweep is: `config`.
+sweep's own keys (`toml_keys`), then the fields of the runs it would make. What a sweep is: `config`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from trimtab.runs.toml import read_table
 from trimtab.runs.user_code import source_file
 from trimtab.sweeps.config import BUDGET, SweepConfig, from_plain, nested
 from trimtab.sweeps.horizons import Lengths, Point, place, read_lengths, split_base
-from trimtab.sweeps.keys import (
+from trimtab.sweeps.search import read_search
+from trimtab.sweeps.toml_keys import (
+    KEYS,
     MOST,
     PAIR,
     TAKEN,
@@ -35,15 +37,10 @@ from trimtab.sweeps.keys import (
     read_sizes,
     read_sizes_along,
 )
-from trimtab.sweeps.search import read_search
 
 __all__ = ["BUDGET", "MOST", "TAKEN", "USERS", "SweepConfig", "from_plain", "read"]
 
 LARGEST = 1_000_000  # cells
-KEYS = (
-    *("name", "schemes", "base", "widths", "depths", "batches", "tokens", "sizes", "centre", "seeds"),
-    *("horizon", "run", "axes", "fleet", "budget", "ray", "search"),
-)
 USERS = {
     "momentum": ("sgd", "muon"),
     "nesterov": ("sgd",),

@@ -2,7 +2,7 @@
 
 Every number is (scheme over width and depth) x (rule over batch and length), each with its source:
 
-    lr  =  rules.factors(...).lr  x  horizon.factors(...).lr           and so on for weight decay and eps
+    lr  =  families.factors(...).lr  x  horizon.factors(...).lr           and so on for weight decay and eps
 
 The lines are those of an ordinary residual network: fan-in and fan-out grow alike inside, inputs and outputs
 stay.
@@ -19,7 +19,9 @@ from trimtab.errors import TrimtabError, faults
 from trimtab.parametrization import rules
 from trimtab.parametrization.horizons.decay import Decay, as_decay
 from trimtab.parametrization.horizons.horizon import Horizon, HorizonFactors, known_family
-from trimtab.parametrization.rules import Family, Kind, Scheme, Where, as_scheme
+from trimtab.parametrization.optimizers import families
+from trimtab.parametrization.optimizers.families import Family
+from trimtab.parametrization.rules import Kind, Scheme, Where, as_scheme
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +137,7 @@ def scale(
     scheme, decay = given
     assert isinstance(scheme, Scheme) and isinstance(decay, Decay)
     assert family is not None and moved is not None
-    rest = rules.FAMILIES["AdamW"] if family.rate == "spectral" else family
+    rest = families.FAMILIES["AdamW"] if family.rate == "spectral" else family
     lines = []
     for kind in ROLES:
         own = family if kind.role == "hidden" else rest
@@ -184,9 +186,9 @@ def _line(
     )
     matrix = kind.kind == "matrix"  # square in the base
     entry = family.shape.entry((m_out, m_in)) if matrix else 1.0  # type: ignore[arg-type]
-    size = rules.factors(family, scales, entry=entry)
+    size = families.factors(family, scales, entry=entry)
     if scheme.identity:
-        size = rules.Factors()
+        size = families.Factors()
     moved: HorizonFactors = horizon.of_family(family, hyper)
     shrink = size.weight_decay if family.decay == "coupled" else decay.over_size(size.lr)
     return Line(

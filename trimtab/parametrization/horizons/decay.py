@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from trimtab.errors import InputError, OptimizerError, faults
 from trimtab.parametrization.horizons.horizon import Horizon, HorizonFactors
-from trimtab.parametrization.rules import Family
+from trimtab.parametrization.optimizers.families import Family
 
 
 @dataclasses.dataclass(frozen=True)

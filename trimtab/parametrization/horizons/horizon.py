@@ -26,7 +26,7 @@ from typing import Any
 from trimtab.errors import InputError, OptimizerError, faults
 from trimtab.parametrization.horizons.rules import Column, Powers, Rule, as_rule, rule_from
 from trimtab.parametrization.horizons.table import render
-from trimtab.parametrization.rules import FAMILIES, Family, family_of
+from trimtab.parametrization.optimizers.families import FAMILIES, Family, family_of
 
 SHORT = 0.5  # of 1 - beta: a memory of less than two steps
 FRACTIONS = (

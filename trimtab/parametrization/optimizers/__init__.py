@@ -1,8 +1,7 @@
 """From numbers per parameter to an optimizer: its law, its groups, and the check that they are still there.
 
-Reading order: `laws` (which law a class follows: known, or measured), `trials` with `fold_trials`,
-`shape_trials` and
-`company_trials` (the measurements), `groups` (parameter groups and their check), `carrying` (size, batch,
-length and decay
-together), `clipping`, `wrapped` (the parameters inside DDP, FSDP2, compile).
+Reading order: `families` (the known ones: pure arithmetic), `lookup` (which law a class follows: known, or
+measured), `trials` with `fold_trials`, `shape_trials` and `company_trials` (the measurements), `groups`
+(parameter groups and their check), `carrying` (size, batch, length and decay together), `clipping`, `wrapped`
+(the parameters inside DDP, FSDP2, compile).
 """

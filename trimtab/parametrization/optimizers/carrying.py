@@ -16,9 +16,9 @@ from typing import Any
 from trimtab.errors import InputError, OptimizerError
 from trimtab.parametrization.horizons.decay import DECAYS, Decay, as_decay, timescale
 from trimtab.parametrization.horizons.horizon import Horizon, HorizonFactors
-from trimtab.parametrization.optimizers.laws import default
+from trimtab.parametrization.optimizers.families import Family
+from trimtab.parametrization.optimizers.lookup import default
 from trimtab.parametrization.parameters import Row
-from trimtab.parametrization.rules import Family
 
 MEMORIES = ("betas", "momentum", "alpha")
 BASE = Horizon()

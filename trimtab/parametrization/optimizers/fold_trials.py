@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from trimtab.errors import OptimizerError
+from trimtab.parametrization.optimizers.families import FAMILIES, Family, factors
 from trimtab.parametrization.optimizers.trials import (
     INSTEAD,
     LONG,
@@ -27,7 +28,7 @@ from trimtab.parametrization.optimizers.trials import (
     apart,
     finite_times,
 )
-from trimtab.parametrization.rules import FAMILIES, Family, Scales, factors
+from trimtab.parametrization.rules import Scales
 
 EXACT = 1e-9  # of the way an entry goes, over a few steps: rounding in float64
 COARSE = 1e-2  # what low precision inside an optimizer does to a factor that is no power of two

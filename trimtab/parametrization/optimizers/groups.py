@@ -19,10 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from trimtab.errors import InputError, OptimizerError, faults
-from trimtab.parametrization import rules
-from trimtab.parametrization.optimizers.laws import default
+from trimtab.parametrization.optimizers import families
+from trimtab.parametrization.optimizers.families import Family
+from trimtab.parametrization.optimizers.lookup import default
 from trimtab.parametrization.parameters import Row
-from trimtab.parametrization.rules import Family, Scheme
+from trimtab.parametrization.rules import Scheme
 
 Only = str | Callable[[Row], bool] | None
 NoDecay = str | Iterable[str] | Callable[[Row], bool] | None
@@ -34,8 +35,8 @@ def factor_table(rows: Mapping[str, Row], scheme: Scheme, family: Family) -> Fac
     """What each parameter multiplies the base's hyperparameters by, the user's overrides last."""
     table: Factors = {}
     for name, row in rows.items():
-        f = rules.factors_for(family, row.scales, row.shape, row.base_shape)
-        f = rules.Factors() if scheme.identity else f
+        f = families.factors_for(family, row.scales, row.shape, row.base_shape)
+        f = families.Factors() if scheme.identity else f
         table[name] = dict(lr=f.lr, weight_decay=f.weight_decay, eps=f.eps) | dict(row.override)
     return table
 

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trimtab.parametrization.rules import FAMILIES
+from trimtab.parametrization.optimizers.families import FAMILIES
 
 QUICK, SHORT, LONG = 12, 32, 400  # steps before the counters are moved on
 LATE, JUMP = 16, 9_960  # steps after it, and by how many; a quick trial has none

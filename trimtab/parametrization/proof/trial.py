@@ -22,8 +22,9 @@ from torch import Tensor, nn
 
 from trimtab.errors import StructureError
 from trimtab.parametrization.comparison.roles import Comparison, Facts
+from trimtab.parametrization.optimizers.families import Shape
 from trimtab.parametrization.optimizers.groups import choose
-from trimtab.parametrization.optimizers.laws import default, family
+from trimtab.parametrization.optimizers.lookup import default, family
 from trimtab.parametrization.parameters import Row
 from trimtab.parametrization.proof.backward import (
     COTANGENTS,
@@ -37,7 +38,7 @@ from trimtab.parametrization.proof.coherence import expected
 from trimtab.parametrization.proof.deep_limit import distance, spans
 from trimtab.parametrization.proof.packs import Part, Unpacked, unpack
 from trimtab.parametrization.proof.verdicts import NARROW, Claim, Proof, judged, kinds
-from trimtab.parametrization.rules import Scheme, Shape
+from trimtab.parametrization.rules import Scheme
 from trimtab.structure.graph import Graph
 from trimtab.structure.proofs import scaled
 

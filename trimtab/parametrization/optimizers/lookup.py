@@ -6,7 +6,7 @@ move as one power of each dimension. So an unknown class is tried at the user's 
 
     company   does a step on an entry depend on the other entries of its tensor, or on other tensors?
     fold      400 steps and then late ones, each tensor with its own a, against every candidate
-    shape     for tensors whose entries share something: p, q, t on gradients of low rank (`optimizer_shapes`)
+    shape     for tensors whose entries share something: p, q, t on gradients of low rank (`shape_trials`)
 
 From these follow lr factor = u / (entry factor), with u/s or u/init in place of u. What fits no law is
 refused with what was measured: it would be silently wrong.
@@ -28,9 +28,9 @@ from trimtab.errors import OptimizerError
 from trimtab.parametrization.optimizers import shape_trials as shapes
 from trimtab.parametrization.optimizers import trials
 from trimtab.parametrization.optimizers.company_trials import company
+from trimtab.parametrization.optimizers.families import FAMILIES, Family, Shape, family_of
 from trimtab.parametrization.optimizers.fold_trials import fold
 from trimtab.parametrization.optimizers.trials import Trial
-from trimtab.parametrization.rules import FAMILIES, Family, Shape, family_of
 
 
 @dataclasses.dataclass(frozen=True)

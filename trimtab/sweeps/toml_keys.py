@@ -18,6 +18,10 @@ from trimtab.runs.config import PRECISIONS, RunConfig
 from trimtab.runs.toml import WHOLE, are_whole, is_number, is_whole
 from trimtab.sweeps.config import BUDGET
 
+KEYS = (
+    *("name", "schemes", "base", "widths", "depths", "batches", "tokens", "sizes", "centre", "seeds"),
+    *("horizon", "run", "axes", "fleet", "budget", "ray", "search"),
+)
 MOST = 4096  # slots of a fleet
 RAY = ("num_cpus", "num_gpus", "memory", "files")
 # fields of a run that the sweep itself fills in
