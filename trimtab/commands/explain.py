@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from trimtab.commands.options import Positional, Text
-from trimtab.errors import InputError, faults
+from trimtab.errors import calling, faults
 
 if TYPE_CHECKING:
     from torch import nn
@@ -128,10 +128,8 @@ def _inputs_of(data: Callable[..., Any]) -> Callable[[], Any]:
 
 
 def _call(make: Callable[[], Any]) -> Any:
-    try:
+    with calling("example()"):
         return make()
-    except Exception as error:
-        raise InputError(f"example() raised {type(error).__name__}: {error}.") from error
 
 
 def _infer(name: str, *models: nn.Module) -> tuple[Any, str]:
