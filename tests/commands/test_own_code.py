@@ -42,12 +42,17 @@ def data(split, seed, step):
     x = torch.randn(16, 4, generator=torch.Generator().manual_seed(step))
     return x, x[:, :1]
 
+def fields(split, seed, step):
+    return {"input": data(split, seed, step)[0]}
+
 def raising(split, seed, step):
     if step == 1:
         raise OSError("the disk is gone")  # the line that must be named
     return data(split, seed, step)
 
 def loss(output, batch):
+    if isinstance(batch, dict):
+        return (output - batch["input"][:, :1]).square().mean()
     target = batch[1] if isinstance(batch, tuple) else batch
     return (output - target).square().mean()
 
@@ -130,3 +135,30 @@ def test_a_failed_run_names_the_line_of_the_user(sweep, capsys):
     assert code == 4 and wanted in said
     assert cli.main(["status", "sweep.db"]) == 4
     assert wanted in capsys.readouterr().out
+
+
+def test_why_no_fleets_names_the_fleet(sweep):
+    code, said = sweep(data="fields")
+    assert code == 0
+    assert "4 cells train one by one: a fleet cannot train this, it needs batches of one input tensor" in said
+
+
+@pytest.mark.parametrize(("build", "axis"), [("shallow", "depth"), ("narrow", "width")])
+def test_explain_notes_a_model_that_ignores_its_size(sweep, capsys, build, axis):
+    assert sweep()[0] == 0  # writes the file
+    sizes = ["--width", "32", "--depth", "4", "--base-width", "16", "--base-depth", "2"]
+    assert cli.main(["explain", f"own.py:{build}", *sizes]) == 0
+    assert f"build ignores its {axis}" in capsys.readouterr().out
+    assert cli.main(["explain", "own.py:build", *sizes]) == 0
+    assert "build ignores" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "command", [["explain", "--width", "32", "--depth", "4"], ["check"]], ids=["explain", "check"]
+)
+def test_an_optimizer_in_lower_case_is_told_its_name(sweep, capsys, command):
+    """It is "adamw" in a sweep and the class AdamW here."""
+    assert sweep()[0] == 0
+    base = ["--base-width", "16", "--base-depth", "2", "--optimizer", "adamw"]
+    assert cli.main([command[0], "own.py:build", *command[1:], *base]) == 2
+    assert "got 'adamw', nearest 'AdamW'" in capsys.readouterr().err
