@@ -8,10 +8,15 @@ A check that can find several faults collects them as `Fault` records; their tex
 
 from __future__ import annotations
 
+import sysconfig
+import traceback
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+LIBRARIES = (Path(__file__).parent, *(Path(sysconfig.get_path(k)) for k in ("stdlib", "purelib", "platlib")))
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,29 @@ class InputError(TrimtabError, ValueError):
         return type(self), (str(self), self.faults, self.suggestion)
 
 
+def raised(error: BaseException, *, short: bool = False) -> str:
+    """What the user's code raised: the error's name and words, and the user's own line that led to it.
+
+    An `assert` has no words of its own: its line stands for them. `short`: of many lines of words the first.
+
+    >>> raised(KeyError("width"))
+    "KeyError: 'width'"
+    >>> raised(AssertionError())
+    'AssertionError'
+    """
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if is_own_file(frame.filename)]
+    words = str(error).strip() or (own[-1].line if own else "")
+    if short:
+        words = (words or "").partition("\n")[0][:200]
+    place = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+    return f"{type(error).__name__}{': ' if words else ''}{words}{place}"
+
+
+def is_own_file(name: str) -> bool:
+    """Whether a file named in a traceback is the user's: not trimtab's, Python's or a package's."""
+    return Path(name).is_file() and not any(Path(name).is_relative_to(folder) for folder in LIBRARIES)
+
+
 @contextmanager
 def calling(what: str) -> Generator[None]:
     """Around a call of the user's own function: what it raises is said with its name; refusals pass.
@@ -73,7 +101,7 @@ def calling(what: str) -> Generator[None]:
     except TrimtabError:
         raise
     except Exception as error:
-        raise InputError(f"{what} raised {type(error).__name__}: {error}.") from error
+        raise InputError(f"{what} raised {raised(error)}.") from error
 
 
 Proposal = Mapping[str, Any]  # what a user could pass as overrides=

@@ -104,6 +104,8 @@ def test_all_faults_at_once():
         Scale(width=-8, batch=0, rule="x", scheme="q", optimizer="Foo", decay="z", lr=-1).run()
     for word in ("width", "batch", "'x'", "'q'", "Foo", "'z'", "lr must"):
         assert word in str(error.value)
+    assert "\n  - scale(" not in str(error.value)  # one list, no title inside it
+    assert len(error.value.faults) == str(error.value).count("\n  - ")
 
 
 def test_no_torch_is_loaded():

@@ -123,6 +123,9 @@ def test_bad_input_is_two(tmp_path, capsys):
         and "search.lr: is required" in err
         and not (tmp_path / "tune.db").exists()
     )
+    path.write_text(FILE.replace("[run]", "[run]\nstepz = 3", 1))
+    assert main(["tune", str(path)]) == 2
+    assert "- run: unknown key 'stepz'" in capsys.readouterr().err
     assert main(["tune", str(tmp_path / "nowhere.toml")]) == 2
     assert "could not be read" in capsys.readouterr().err
 

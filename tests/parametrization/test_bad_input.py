@@ -241,6 +241,13 @@ def test_optimizers_that_do_not_fold():
             p.optimizer(cls, lr=0.1)
     with pytest.raises(OptimizerError, match="optimizer class is needed"):
         p.optimizer(None, lr=0.1)
+    with pytest.raises(OptimizerError, match="got an SGD that is built already: pass the class"):
+        p.optimizer(torch.optim.SGD(build(8, 1).parameters()), lr=0.1)
+    for wrong, got in ((build(8, 1), "Sequential|Net"), (torch.optim.AdamW, "AdamW")):
+        with pytest.raises(InputError, match=f"an optimizer is needed.* got ({got})"):
+            p.check(wrong)
+        with pytest.raises(InputError, match=f"an optimizer is needed.* got ({got})"):
+            p.lrs(wrong, 0.1)
     with pytest.raises(InputError, match="lr must be"):
         p.optimizer(torch.optim.SGD, lr=float("nan"))
     with pytest.raises(OptimizerError, match="only='matrices'"):

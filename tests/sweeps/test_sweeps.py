@@ -104,7 +104,7 @@ BROKEN = [
     (GOOD | {"axes": {}}, "axes.lr: is required"),
     (GOOD | {"axes": {"lr": [0.1], "steps": [10]}}, "axes.steps: is also set in run"),
     (GOOD | {"run": {"model": "mpl"}}, "run.model: unknown name 'mpl', nearest 'mlp'"),
-    (GOOD | {"run": {"stepz": 3}}, "unknown key 'stepz'"),
+    (GOOD | {"run": {"stepz": 3}}, "- run: unknown key 'stepz'"),
     (GOOD | {"run": {"width": 3}}, "run.width:"),
     (GOOD | {"run": {"model": "vit", "model_options": {"heads": 3}}}, "widths: must be divisible by heads"),
     (GOOD | {"run": {"batch_size": 10**5}}, "run.batch_size:"),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from trimtab.commands.options import Number, Positional, Text
+from trimtab.commands.options import Number, Positional, Text, got_class
 from trimtab.errors import Fault, InputError, TrimtabError, faults
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def _optimizer(name: str, problems: list[Fault | str]) -> Any:
     if found is None:
         problems.append(
             "optimizer must be a class in torch.optim, or pkg.mod:function for a set-up of your own: "
-            f"got {name!r}"
+            f"{got_class(name)}"
         )
     return found
 

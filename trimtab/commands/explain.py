@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from trimtab.commands.options import Positional, Text
-from trimtab.errors import InputError, faults
+from trimtab.commands.options import Positional, Text, got_class
+from trimtab.errors import calling, faults
 
 if TYPE_CHECKING:
     from torch import nn
@@ -67,7 +67,7 @@ class Explain:
         problems = [f"{name} must be >= 1: got {value}" for name, value in values if value < 1]
         cls = getattr(torch.optim, self.optimizer, None)
         if cls is None:
-            problems.append(f"optimizer must be a class in torch.optim: got {self.optimizer!r}")
+            problems.append(f"optimizer must be a class in torch.optim: {got_class(self.optimizer)}")
         if (self.build is None) == (self.hf is None):
             problems.append("name one model: file.py:build (or pkg.mod:build), or --hf with a model type")
         if problems:
@@ -76,10 +76,24 @@ class Explain:
         published = self.hf is not None or family != self.build
         model, base, example, said = _build_published(self, family) if published else _build_own(self)
         p = parametrize(model, base, scheme=self.scheme, example=example, apply=False)
+        p.notes[:0] = self._unfollowed(p)
         if said:
             print(said, file=sys.stderr if self.json else sys.stdout)
         print(p.to_json() if self.json else "\n".join(_lines(p, cls)))
         return 0
+
+    def _unfollowed(self, p: Parametrization) -> list[str]:
+        """A note where a size was to change and the model did not."""
+        why = {
+            "width": "no dimension differs: build ignores its width",
+            "depth": "there are as many residual branches: build ignores its depth, or has no skips to scale",
+        }
+        sizes = {"width": (self.width, self.base_width), "depth": (self.depth, self.base_depth)}
+        return [
+            f"{axis} {own} gives what {axis} {base} gives, {why[axis]}."
+            for axis, (own, base) in sizes.items()
+            if own != base and getattr(p, axis) == 1
+        ]
 
 
 def _build_published(options: Explain, family: str) -> tuple[nn.Module, nn.Module, Any, str]:
@@ -128,10 +142,8 @@ def _inputs_of(data: Callable[..., Any]) -> Callable[[], Any]:
 
 
 def _call(make: Callable[[], Any]) -> Any:
-    try:
+    with calling("example()"):
         return make()
-    except Exception as error:
-        raise InputError(f"example() raised {type(error).__name__}: {error}.") from error
 
 
 def _infer(name: str, *models: nn.Module) -> tuple[Any, str]:

@@ -34,4 +34,16 @@ else:
         Page = Annotated[str, arg(aliases=["-o"])]
         PageOrNone = Annotated[str | None, arg(aliases=["-o"], metavar="STR", help_behavior_hint="")]
 
-__all__ = ["Betas", "Number", "Page", "PageOrNone", "Positional", "Size", "Text"]
+__all__ = ["Betas", "Number", "Page", "PageOrNone", "Positional", "Size", "Text", "got_class"]
+
+
+def got_class(name: str) -> str:
+    """What was given for a class in torch.optim, and the one that differs in capitals only.
+
+    >>> got_class("adamw")
+    "got 'adamw', nearest 'AdamW'"
+    """
+    import torch
+
+    near = [known for known in dir(torch.optim) if known.lower() == name.lower() and known[0].isupper()]
+    return f"got {name!r}{f', nearest {near[0]!r}' if near else ''}"

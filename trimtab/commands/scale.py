@@ -11,7 +11,7 @@ import json
 from typing import Any
 
 from trimtab.commands.options import Betas, Number
-from trimtab.errors import TrimtabError, faults
+from trimtab.errors import Fault, TrimtabError, faults
 
 NUMBERS = ("lr", "weight_decay", "eps")
 
@@ -61,12 +61,12 @@ class Scale:
         from trimtab.parametrization.horizons.calculator import scale
         from trimtab.parametrization.horizons.horizon import Horizon
 
-        problems: list[str] = []
+        problems: list[Fault | str] = []
         horizon = None
         try:
             horizon = Horizon(self.batch, self.tokens, self.rule, self.critical)
         except TrimtabError as error:
-            problems.append(str(error))
+            problems += getattr(error, "faults", ()) or [str(error)]
         for name in (*NUMBERS, "steps", "batch_tokens"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < float("inf"):
@@ -84,7 +84,7 @@ class Scale:
                 **hyper,
             )
         except TrimtabError as error:
-            problems.append(str(error))
+            problems += getattr(error, "faults", ()) or [str(error)]
         if problems or found is None:
             raise faults("trimtab scale:", problems)
         print(json.dumps(self._data(found), indent=2) if self.json else "\n".join(self._text(found)))

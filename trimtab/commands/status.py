@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trimtab.commands.options import Positional, Text
+from trimtab.errors import is_own_file
 
 if TYPE_CHECKING:
     from trimtab.sweeps.store import Store
@@ -110,8 +112,11 @@ def count(store: Store, now: float | None = None) -> dict[str, int]:
 
 
 def last_line(error: str) -> str:
-    """The last line of a traceback, which says what was raised."""
-    return error.strip().splitlines()[-1][:300] if error.strip() else "?"
+    """The last line of a traceback, which says what was raised, and the last line of the user's that led
+    there."""
+    places = [(name, at) for name, at in re.findall(r'File "(.+)", line (\d+)', error) if is_own_file(name)]
+    place = f" ({Path(places[-1][0]).name}, line {places[-1][1]})" if places else ""
+    return f"{error.strip().splitlines()[-1][:300]}{place}" if error.strip() else "?"
 
 
 def run_name(config: Mapping[str, Any]) -> str:

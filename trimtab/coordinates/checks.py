@@ -149,6 +149,7 @@ def check(
                 where = f"size {len(sizes) + 1} of {whole}: width {width}, depth {depth}"
                 progress(f"{where}, {seeds} seeds x {steps} steps")
             sizes[width, depth] = run(setup, width, depth, seeds)
+            _starts_finite(sizes[places[0]])
         _grows([sizes[p] for p in places], axis)
         found += lines([sizes[p] for p in places], axis, judged_as, own=own)
     notes = list(dict.fromkeys(s.note for s in sizes.values() if s.note))
@@ -165,6 +166,18 @@ def check(
         depths=[d for _, d in axes.get("depth", [])],
     )
     return decide(found, list(axes), about, notes, said.alpha if said else 0.5, steps)
+
+
+def _starts_finite(smallest: Size) -> None:
+    """A larger size may diverge, which is an answer; what is not finite before the first step at the smallest
+    is none."""
+    first = [float(trial.losses[0]) for trial in smallest.trials]
+    if not all(map(math.isfinite, first)):
+        raise InputError(
+            f"the loss must be finite before the first step: at width {smallest.width}, depth "
+            f"{smallest.depth} it is {next(v for v in first if not math.isfinite(v))}. Look at the data and "
+            "the loss."
+        )
 
 
 def _grows(sizes: Sequence[Size], axis: str) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from trimtab.coordinates.expectations import yardstick
 from trimtab.coordinates.watching import Sampler, Survey, look, output_of, survey
-from trimtab.errors import InputError, StructureError, TrimtabError, calling
+from trimtab.errors import InputError, StructureError, TrimtabError, calling, raised
 from trimtab.parametrization.optimizers.lookup import family
 from trimtab.parametrization.planning import of_draws, parametrize
 from trimtab.parametrization.result import Parametrization
@@ -125,7 +125,7 @@ def _set_up(optimizer: Callable[..., Any], model: nn.Module, width: int, depth: 
         name = getattr(optimizer, "__name__", "it")
         raise InputError(
             f"optimizer= must be a class in torch.optim, or a function (model, width, depth) -> optimizer: "
-            f"{name}(model, {width}, {depth}) raised {type(error).__name__}: {error}."
+            f"{name}(model, {width}, {depth}) raised {raised(error)}."
         ) from error
     return list(made) if isinstance(made, list | tuple) else [made]
 

@@ -21,13 +21,13 @@ def unknown(path: str, name: Any, known: Iterable[str], *, own: bool = True, kin
     """A fault that lists the known names and the nearest; `own`: a user's function would do, too.
 
     >>> print(unknown("model", "resnett", ["mlp", "resnet"]))
-    model: unknown name 'resnett', nearest 'resnet'; known: mlp, resnet, or your own pkg.mod:function
+    model: unknown name 'resnett', nearest 'resnet'; known: mlp, resnet, or your own file.py:function
     """
     known = list(known)
     near = [k for k in known if k.lower() == str(name).lower()]  # AdamW is adamw, not adam
     near = near or difflib.get_close_matches(str(name), known, n=1)
     nearest = f", nearest {near[0]!r}" if near else ""
-    others = ", or your own pkg.mod:function" if own else ""
+    others = ", or your own file.py:function" if own else ""
     return Fault(
         path,
         f"unknown {kind} {str(name)[:80]!r}{nearest}",

@@ -53,7 +53,7 @@ class RunConfig(BaseModel):
       - width: must be >= 1: got 0
       - depth: is required
       - lr: must be > 0: got -1.0
-      - model: unknown name 'mpl', nearest 'mlp'; known: mlp, resnet, vit, gpt, or your own pkg.mod:function
+      - model: unknown name 'mpl', nearest 'mlp'; known: mlp, resnet, vit, gpt, or your own file.py:function
     """
 
     model_config = ConfigDict(
@@ -223,6 +223,9 @@ def _read_precision(given: dict[str, Any]) -> list[Fault]:
     return []
 
 
+WHOLE = "configuration"  # where a key is that no run has; the sweep or tune around it calls it [run]
+
+
 def field_fault(problem: Mapping[str, Any]) -> Fault:
     """One fault of pydantic's, in our words: the place, the law, the value.
 
@@ -236,7 +239,7 @@ def field_fault(problem: Mapping[str, Any]) -> Fault:
     if kind == "missing":
         return Fault(path, "is required")
     if kind == "extra_forbidden":
-        table = ".".join(places[:-1]) or "configuration"
+        table = ".".join(places[:-1]) or WHOLE
         return catalogue.unknown(table, problem["loc"][-1], RunConfig.model_fields, own=False, kind="key")
     if kind == "literal_error":
         known = [word.strip(" '\"") for word in str(context["expected"]).replace(" or ", ", ").split(",")]

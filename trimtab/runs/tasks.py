@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from trimtab.data.opening import open_data
-from trimtab.errors import ExampleError, InputError, TrimtabError, faults
+from trimtab.errors import ExampleError, InputError, TrimtabError, faults, raised
 from trimtab.files import folders
 from trimtab.models.builders import BUILD
 from trimtab.models.catalogue import fitting, size_faults
@@ -196,7 +196,7 @@ class Task:
         )
         return InputError(
             f"the model must take the data: inputs of {c.data} are of shape {shapes}, and {c.model} (width "
-            f"{c.width}, depth {c.depth}) raised {type(cause).__name__}: {str(cause).splitlines()[0]}. Begin "
+            f"{c.width}, depth {c.depth}) raised {raised(cause, short=True)}. Begin "
             "the model with what reshapes them (nn.Flatten() for vectors), or write data(split, seed, step)."
         )
 
@@ -312,17 +312,69 @@ def build_fault(config: RunConfig) -> str:
     >>> build_fault(RunConfig(width=32, depth=2, lr=0.1))
     ''
     """
-    task = open_task(config)
-    with contextlib.suppress(Exception), torch.device("meta"):
-        task.draw(config.width, config.depth, PLAN_SEED)
-        return ""
     try:
-        task.draw(config.width, config.depth, PLAN_SEED)
+        _count(open_task(config), config.width, config.depth)
     except Exception as error:
         if devices.is_out_of_memory(error):  # a matter of the machine, not of the size
             return ""
-        return str(error) if isinstance(error, TrimtabError) else f"{type(error).__name__}: {error}"
+        return str(error) if isinstance(error, TrimtabError) else raised(error)
     return ""
+
+
+def _count(task: Task, width: int, depth: int) -> int:
+    """How many parameters the model has at a size: on meta, or with weights."""
+    with contextlib.suppress(Exception), torch.device("meta"):
+        return sum(p.numel() for p in task.draw(width, depth, PLAN_SEED).parameters())
+    return sum(p.numel() for p in task.draw(width, depth, PLAN_SEED).parameters())
+
+
+def axis_fault(config: RunConfig) -> str:
+    """That the user's build gives the base's width or depth again; "" where it follows both.
+
+    As many parameters are a suspicion: a loop over one block has them too. The plan decides, whose ratio is
+    then 1.
+
+    >>> axis_fault(RunConfig(width=32, depth=2, base=(32, 1), lr=0.1))
+    ''
+    """
+    if config.base is None or not is_own(config.model):
+        return ""
+    width, depth = config.width, config.depth
+    task = open_task(config)
+    for axis, base, other in (
+        ("width", config.base[0], (config.base[0], depth)),
+        ("depth", config.base[1], (width, config.base[1])),
+    ):
+        if other == (width, depth):
+            continue
+        with contextlib.suppress(Exception):  # a size between the two that the model cannot have
+            same = _count(task, *other) == _count(task, width, depth)
+            if same and getattr(prepare(config).plan, axis) == 1:
+                return (
+                    f"{config.model} must follow {axis}: at width {width}, depth {depth} it builds the model "
+                    f"of {axis} {base} again"
+                )
+    return ""
+
+
+def start_fault(config: RunConfig) -> str:
+    """Why no learning rate could train the base: its loss on the first batch is not finite; "" where it is.
+
+    >>> start_fault(RunConfig(width=32, depth=2, lr=0.1))
+    ''
+    """
+    if not any(is_own(name) for name in (config.model, config.data, config.loss)):
+        return ""
+    task = open_task(config)
+    with task.device.forked(), torch.no_grad():
+        first = _name_faults(config, lambda: task.evaluate(task.sample, task.cast(task.batch(0, 0)))[0])
+    if not isinstance(first, Tensor) or bool(first.isfinite().all()):
+        return ""
+    return (
+        f"the loss must be finite before the first step: {config.loss or config.model} gives "
+        f"{float(first.mean())} at the base (width {config.width}, depth {config.depth}) on the first batch "
+        f"of {config.data}. No learning rate mends that: look at the data and the loss."
+    )
 
 
 def _name_faults(config: RunConfig, make: Callable[[], Made]) -> Made:
@@ -335,7 +387,7 @@ def _name_faults(config: RunConfig, make: Callable[[], Made]) -> Made:
         c = config
         raise InputError(
             f"model {c.model} (width {c.width}, depth {c.depth}) on data {c.data} could not be set up: "
-            f"{type(error).__name__}: {error}"
+            f"{raised(error)}"
         ) from error
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from trimtab.errors import InputError, calling
+from trimtab.errors import InputError, calling, raised
 from trimtab.files import find_file, folders
 
 
@@ -186,9 +186,7 @@ def _module(place: str) -> ModuleType:
                 spec.loader.exec_module(module)
         except Exception as error:
             del sys.modules[name]
-            raise InputError(
-                f"{place} raised {type(error).__name__} when it was imported: {error}."
-            ) from error
+            raise InputError(f"{place}, when it was imported, raised {raised(error)}.") from error
         return module
     try:
         with _importable_from(""):  # the working folder

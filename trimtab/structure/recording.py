@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from trimtab import torch_internals
-from trimtab.errors import ExampleError, InputError, StructureError
+from trimtab.errors import ExampleError, InputError, StructureError, raised
 from trimtab.structure.recorder import Recorder
 from trimtab.structure.trace import Trace, adjustable
 
@@ -153,7 +153,7 @@ def record(
         if not meta:
             raise ExampleError(
                 f"the example must run through the model: {label} ({type(model).__name__}) raised "
-                f"{type(error).__name__}: {_first_line(error)}. "
+                f"{raised(error, short=True)}. "
                 "Pass example= as a tensor, a tuple of args or a dict of kwargs that model(...) takes."
             ) from error
     return _export(model, call, label, numbers)
@@ -223,7 +223,7 @@ def _export(model: nn.Module, call: Any, label: str, numbers: Mapping[str, float
     except Exception as error:
         raise StructureError(
             f"the model could be neither run nor exported on this example: {label} ({type(model).__name__}) "
-            f"raised {type(error).__name__}: {_first_line(error)}. "
+            f"raised {raised(error, short=True)}. "
             "Build it on a real device, or pass an example that model(...) takes."
         ) from error
     meta = any(p.is_meta for p in model.parameters())
@@ -252,7 +252,3 @@ def record_export(model: nn.Module, example: Any, label: str = "model") -> Trace
     """`record` through `torch.export` whatever the device, for models whose Python must not run."""
     first = next(model.parameters())
     return _export(model, as_call(_like_model(example, first.device, first.dtype)), label)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [""])[0][:200]

@@ -226,7 +226,8 @@ class Driver:
         known = self.store.cell_names()
         cells, reasons = choose_slots(list(self.config.cells()), self.config.fleet)
         for reason, count in reasons.items():
-            self._say(f"{count} cells train one by one, not as fleets: {reason}.")
+            many = "1 cell trains alone" if count == 1 else f"{count} cells train one by one"
+            self._say(f"{many}: a fleet cannot train this, {reason}.")
         new = [(name, c) for name, c in ((c.hash, c) for c in cells) if name not in known]
         before = self.store.finished_elsewhere() if new else set()
         again = sum(c.as_json(sources=False) in before for _, c in new if c.sources)

@@ -14,7 +14,7 @@ from typing import Any
 from trimtab.errors import Fault, InputError, faults_in
 from trimtab.files import looking_in
 from trimtab.runs import catalogue
-from trimtab.runs.config import RunConfig, device_class
+from trimtab.runs.config import WHOLE, RunConfig, device_class
 from trimtab.runs.toml import read_table
 from trimtab.runs.user_code import source_file
 from trimtab.sweeps.config import BUDGET, SweepConfig, from_plain, nested
@@ -218,7 +218,7 @@ def _in_sweep(faults: Sequence[Fault], axes: Mapping[str, Any]) -> list[Fault]:
     out = []
     for fault in faults:
         swept = fault.path in axes or fault.path.split(".")[0] in axes
-        top = SIZES | {"horizon": "horizon"}  # what stands at the top of the sweep's file
+        top = SIZES | {"horizon": "horizon", WHOLE: "run"}  # what stands at the top of the sweep's file
         path = top.get(fault.path) or f"{'axes' if swept else 'run'}.{fault.path}"
         out.append(replace(fault, path=path))
     return out

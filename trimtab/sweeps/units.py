@@ -85,12 +85,12 @@ def group(cells: list[tuple[str, RunConfig]]) -> list[tuple[str, RunConfig, str,
 
 
 def refuse_unbuildable(configs: Iterable[RunConfig]) -> None:
-    """Refuse sizes whose model cannot be built, all at once.
+    """Refuse sizes whose model cannot be built or is the base's again, and a base whose loss is not finite.
 
     Raises:
         InputError: it names each of them.
     """
-    from trimtab.runs.tasks import build_fault
+    from trimtab.runs.tasks import axis_fault, build_fault, start_fault
 
     sizes = {(c.width, c.depth, json.dumps(c.model_options, sort_keys=True)): c for c in configs}
     problems = [
@@ -101,6 +101,12 @@ def refuse_unbuildable(configs: Iterable[RunConfig]) -> None:
     if problems:
         many = "a size" if len(problems) == 1 else f"{len(problems)} sizes"
         raise faults(f"{many} cannot be built; take another, or mend the model", problems)
+    ignored = [fault for c in sizes.values() if (fault := axis_fault(_here(c)))]
+    if ignored:
+        raise faults("every size must be another model, or an optimum that stays would mean nothing", ignored)
+    for c in sizes.values():
+        if (c.width, c.depth) == c.base and (fault := start_fault(_here(c))):
+            raise InputError(fault)
 
 
 def _here(config: RunConfig) -> RunConfig:

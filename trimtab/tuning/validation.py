@@ -12,7 +12,7 @@ from typing import Any
 from trimtab.errors import Fault, InputError
 from trimtab.parametrization.rules import as_scheme
 from trimtab.runs import catalogue
-from trimtab.runs.config import RunConfig
+from trimtab.runs.config import WHOLE, RunConfig
 from trimtab.runs.user_code import source_file
 from trimtab.sweeps.grid import TAKEN, USERS
 from trimtab.tuning.space import FRACTIONS, MULTIPLIERS, NAMES, ROLES, SIMPLE, Axis, settings
@@ -193,7 +193,14 @@ def _placed(numbers: Mapping[str, float], fixed: Mapping[str, Any]) -> dict[str,
 
 
 def _in_file(fault: Fault, place: str, axes: Sequence[Axis]) -> Fault:
-    sizes = {"width": place, "depth": place, "base": "base", "base width": "base", "base depth": "base"}
+    sizes = {
+        "width": place,
+        "depth": place,
+        "base": "base",
+        "base width": "base",
+        "base depth": "base",
+        WHOLE: "run",
+    }
     if fault.path in sizes:
         return replace(fault, path=sizes[fault.path])
     searched = any(axis.name == fault.path for axis in axes)

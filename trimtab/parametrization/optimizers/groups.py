@@ -282,9 +282,16 @@ def groups_without_decay(
 
 
 def innermost(optimizer: Any) -> Any:
-    """The optimizer inside a trainer's wrapper (Accelerate's, and so Hugging Face's)."""
+    """The optimizer inside a trainer's wrapper (Accelerate's, and so Hugging Face's).
+
+    Raises:
+        InputError: it is none.
+    """
     while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
         optimizer = inner
+    if not hasattr(optimizer, "param_groups"):
+        kind = optimizer.__name__ if isinstance(optimizer, type) else type(optimizer).__name__
+        raise InputError(f"an optimizer is needed, as p.optimizer(...) returns it: got {kind}.")
     return optimizer
 
 

@@ -107,7 +107,9 @@ def law_of(cls: Any, hyper: Mapping[str, Any], lr: float | None = None) -> Law:
     """
     name = getattr(cls, "__name__", str(cls))
     if not callable(cls):
-        raise OptimizerError(f"an optimizer class is needed, such as torch.optim.AdamW: got {cls!r}.")
+        built = hasattr(cls, "param_groups")
+        got = f"an {type(cls).__name__} that is built already: pass the class" if built else repr(cls)
+        raise OptimizerError(f"an optimizer class is needed, such as torch.optim.AdamW: got {got}.")
     in_torch = getattr(cls, "__module__", "").startswith("torch.optim")
     if in_torch or name == "SWATS":  # whether SWATS ever becomes SGD, a trial cannot promise
         found = family_of(name, hyper)
