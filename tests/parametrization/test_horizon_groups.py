@@ -135,6 +135,16 @@ def test_notes_say_which_decay_and_what_of_the_schedule():
     assert len(p.notes) == before and "Horizon(batch=" in text
 
 
+def test_notes_of_an_optimizer_go_with_it():
+    p = plan()
+    plain = list(p.notes)
+    for lr in (1e-3, 1e-4):
+        p.optimizer(torch.optim.AdamW, **HYPER | {"lr": lr})
+        assert len(p.notes) == len(plain) + 1
+    saved = trimtab.Parametrization.from_json(p.to_json())
+    assert saved.notes == plain
+
+
 # -- roles ----------------------------------------------------------------------------------------------
 
 ROLES = {"input": {"lr": 0.25, "init": 2.0}, "readout": {"weight_decay": 3.0, "eps": 0.5}}

@@ -107,7 +107,10 @@ def _sensitivity(rows: Sequence[Sensitivity]) -> list[str]:
         room = f"-{row.below:.2g}{'+' * row.reaches_low} to +{row.above:.2g}{'+' * row.reaches_high}"
         lines.append((row.name, room, _percent(row.lost_below), _percent(row.lost_above), row.unit))
     ends = ["  (a + after a number: at least; the range ends there)"]
-    return [*_aligned(lines), *(ends if any(r.reaches_low or r.reaches_high for r in rows) else [])]
+    lower = ["  (below 0: lower at the base; the best was chosen at a larger size)"]
+    gains = any((cost or 0.0) < 0 for r in rows for cost in (r.lost_below, r.lost_above))
+    ends = ends * any(r.reaches_low or r.reaches_high for r in rows)
+    return [*_aligned(lines), *ends, *(lower * gains)]
 
 
 def _percent(share: float | None) -> str:

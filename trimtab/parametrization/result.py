@@ -100,6 +100,7 @@ class Parametrization:
         self._applied = False  # the model's numbers are those it trains from
         self._own: dict[str, float] = {}  # rms of the draws that were rescaled, before
         self._carries: dict[Any, Carry] = {}  # of the optimizers whose groups were made
+        self._said: dict[Any, list[str]] = {}  # the notes of each of these
         self._exempt: set[str] = set()  # names that some groups do not decay, and names that some do
         self._decayed: set[str] = set()
 
@@ -169,6 +170,7 @@ class Parametrization:
         if optimizer is not None:
             other = copy.copy(self)
             other.notes, other._models, other._carries = list(self.notes), [], dict(self._carries)
+            other._said = dict(self._said)
             other._exempt, other._decayed, other._start = set(), set(), None
             steps = proofs.one_step(other, optimizer, hyper)
         rescaled = self._applied or not any(m is model for m in self._models)
@@ -201,7 +203,7 @@ class Parametrization:
     def with_rows(self, rows: dict[str, Row]) -> Parametrization:
         """The same parametrization with other numbers."""
         other = copy.copy(self)
-        other.rows, other.notes = dict(rows), list(self.notes)
+        other.rows, other.notes, other._said = dict(rows), list(self.notes), dict(self._said)
         return other
 
     def on(self, model: nn.Module) -> Parametrization:
@@ -210,6 +212,7 @@ class Parametrization:
         other = copy.copy(self)
         other.rows, other.notes, other._models = dict(self.rows), list(self.notes), [model]
         other._carries, other._exempt, other._decayed = dict(self._carries), set(), set()
+        other._said = dict(self._said)
         return other
 
     def _rescale(self, model: nn.Module) -> None:
@@ -330,7 +333,10 @@ class Parametrization:
         numbers = grouping.numbers_by_name(cls, lr, trained, self.rows, factors, fam, hyper)
         made = grouping.make_groups(chosen, numbers, carry.memories)
         self._carries[cls], self.horizon, self.decay = carry, horizon or self.horizon, carry.decay
-        self.notes += [note for note in notes if note not in self.notes]
+        before = self._said.get(cls, [])
+        self.notes[:] = [note for note in self.notes if note not in before]
+        self._said[cls] = [note for note in notes if note not in self.notes]
+        self.notes += self._said[cls]
         if model is not None and not any(known is model for known in self._models):
             self._models.append(model)
         return made
@@ -515,7 +521,10 @@ class Parametrization:
 
     def to_json(self) -> str:
         """Everything a resume needs, to be kept with a checkpoint."""
-        return saving.to_json(self, self._aliases)
+        passing = [
+            note for notes in self._said.values() for note in notes
+        ]  # of optimizers, which are not saved
+        return saving.to_json(self, self._aliases, [note for note in self.notes if note not in passing])
 
     @classmethod
     def from_json(cls, text: str) -> Parametrization:

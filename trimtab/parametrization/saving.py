@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trimtab.errors import InputError
@@ -26,8 +26,8 @@ OF_PLAN = ("scheme", "gamma0", "depth", "horizon", "decay")  # numbers of a plan
 OF_ROW = ("role", "place", "shape", "init", "u", "s", "override", "multipliers")  # and those of each row
 
 
-def to_json(p: Parametrization, aliases: Mapping[str, str]) -> str:
-    """The text that `from_json` reads; `aliases`: second names of tied parameters."""
+def to_json(p: Parametrization, aliases: Mapping[str, str], notes: Sequence[str]) -> str:
+    """The text that `from_json` reads; `aliases`: other names of tied weights; `notes`: of the plan alone."""
     data = dict(
         format=FORMAT,
         scheme=dataclasses.asdict(p.scheme),
@@ -37,7 +37,7 @@ def to_json(p: Parametrization, aliases: Mapping[str, str]) -> str:
         branches=[dataclasses.asdict(b) for b in p.branches],
         rows=[dataclasses.asdict(r) for r in p.rows.values()],
         aliases=dict(aliases),
-        notes=p.notes,
+        notes=list(notes),
         horizon=None if p.horizon is None else p.horizon.to_dict(),
         decay=dataclasses.asdict(p.decay),
     )
