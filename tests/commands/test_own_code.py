@@ -45,6 +45,9 @@ def data(split, seed, step):
 def fields(split, seed, step):
     return {"input": data(split, seed, step)[0]}
 
+def short(split, seed):
+    return data(split, seed, 0)
+
 def raising(split, seed, step):
     if step == 1:
         raise OSError("the disk is gone")  # the line that must be named
@@ -113,6 +116,14 @@ def test_a_loss_that_begins_as_nan_is_refused(sweep):
     code, said = sweep(loss="endless")
     assert code == 2
     assert "must be finite before the first step: own.py:endless gives nan" in said
+
+
+def test_data_that_take_too_little_are_told_what_they_are_given(sweep):
+    code, said = sweep(data="short")
+    assert code == 2
+    assert (
+        "own.py:short must be data(split, seed, step), with split 'train' or 'test': it takes (split" in said
+    )
 
 
 def test_the_check_refuses_it_too(sweep, recwarn, capsys):

@@ -29,7 +29,7 @@ from trimtab.runs.catalogue import is_own
 from trimtab.runs.config import RunConfig, batch_fault
 from trimtab.runs.losses import NAMED, Batch, as_batch, forward, length
 from trimtab.runs.published import fit_fields, load_published
-from trimtab.runs.user_code import beside, build_model, by_split, load
+from trimtab.runs.user_code import accepts, beside, build_model, by_split, load
 from trimtab.torch_internals import count_flops
 
 PLAN_SEED = 0
@@ -89,10 +89,11 @@ class Task:
         c = self.config
         self.source = None if is_own(c.data) else open_data(c.data, c.data_options)
         self._function = load(c.data) if self.source is None else None
-        if self._function is not None and not by_split(self._function):
+        own = self._function
+        if own is not None and not (by_split(own) and accepts(own, "train", 0, 0)):
             raise InputError(
                 f"data: {c.data} must be data(split, seed, step), with split 'train' or 'test': it takes "
-                f"{inspect.signature(self._function)}."
+                f"{inspect.signature(own)}."
             )
         self._fields: dict[str, Any] = {}  # of a published model's configuration, on a data set of the zoo
         if self.source is not None:

@@ -82,6 +82,21 @@ def by_split(data: Callable[..., Any]) -> bool:
     )
 
 
+def accepts(function: Callable[..., Any], *args: Any) -> bool:
+    """Whether it can be called with these arguments, as far as its signature tells.
+
+    >>> accepts(lambda split, seed, step: None, "train", 0, 0), accepts(lambda split: None, "train", 0, 0)
+    (True, False)
+    """
+    try:
+        inspect.signature(function).bind(*args)
+    except TypeError:
+        return False
+    except ValueError:  # a builtin without a signature
+        return True
+    return True
+
+
 def build_model(
     build: Callable[..., Any],
     width: int,
