@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hanging import HANGS
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 NEEDS = {"huggingface_llama": "transformers", "theory_vs_network": "plotly"}
@@ -37,7 +38,7 @@ def test_it_runs(name, tmp_path):
     if name == "vit_cifar10" and "TRIMTAB_DATA" not in os.environ:
         pytest.skip("CIFAR-10 is not here: TRIMTAB_DATA is not set")
     command = [sys.executable, "-W", "error::UserWarning", str(EXAMPLES / f"{name}.py"), *SMALL[name]]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=HANGS)
     assert done.returncode == 0, done.stderr
     assert re.search(SAID[name], done.stdout), done.stdout
 
@@ -60,7 +61,7 @@ def test_a_notebook_runs_and_says_what_it_is_kept_with(name, tmp_path):
     pytest.importorskip("ipykernel", reason="ipykernel is not installed")
     notebook = nbformat.read(EXAMPLES / "notebooks" / f"{name}.ipynb", 4)
     kept = outputs(notebook)
-    options = dict(timeout=280, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}})
+    options = dict(timeout=HANGS, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}})
     client.NotebookClient(notebook, **options).execute()
     for words in NOTEBOOKS[name]:
         assert words in kept and words in outputs(notebook), words

@@ -491,7 +491,6 @@ def test_divergence_of_large_sizes_fails():
 def test_training_that_does_nothing_or_diverges_everywhere_does_not_pass():
     for options, words in (
         (dict(optimizer=optim.SGD, lr=1e30), "lower lr"),
-        (dict(loss=lambda output, target: output.sum() * math.nan), "lower lr"),
         (dict(optimizer=optim.SGD, lr=1e-30), "raise lr"),
     ):
         found = trimtab.check(

@@ -17,7 +17,7 @@ from trimtab.parametrization import rules
 from trimtab.parametrization.comparison import depths, roles
 from trimtab.parametrization.folds import collecting as folds
 from trimtab.parametrization.optimizers import families
-from trimtab.parametrization.optimizers import laws as optimizers
+from trimtab.parametrization.optimizers import lookup as optimizers
 from trimtab.parametrization.proof import deep_limit
 from trimtab.parametrization.proof import trial as proof
 

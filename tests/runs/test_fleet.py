@@ -11,7 +11,6 @@ from trimtab.runs.fleet_rule import Choice, choose
 from trimtab.runs.training import Interrupted, run
 
 torch.set_num_threads(1)
-pytestmark = pytest.mark.timeout(900)  # a starved machine is no fault
 BASE = RunConfig(width=32, depth=6, base=(32, 3), lr=0.05, steps=100, model_options={"branch_scale": 3**-0.5})
 RATES = [0.01, 0.02, 0.05, 0.1]
 # Rates at which one run is not chaotic itself: a BatchNorm ResNet at ten times these, moved by one bit at the

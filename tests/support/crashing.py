@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from hanging import HANGS
 
 from trimtab.sweeps.store import Store
 
@@ -34,7 +35,7 @@ def gate(split, seed, step):
             os.link(mine, f"{hold}/{step}")
         except FileExistsError:
             return
-        time.sleep(600)
+        time.sleep(86400)
 
 def drawn(split, seed, step, *shape):
     gate(split, seed, step)
@@ -89,7 +90,7 @@ def start(path: Path, workers=2, gates=None, command=("sweep",), **popen):
     )
 
 
-def finish(path: Path, workers=2, timeout=240, **popen):
+def finish(path: Path, workers=2, timeout=HANGS, **popen):
     process = start(path, workers, **popen)
     out = process.communicate(timeout=timeout)[0]
     return process.returncode, out
@@ -138,9 +139,9 @@ def same(a, b):
         assert all(np.array_equal(a[cell][2][k], b[cell][2][k], equal_nan=True) for k in a[cell][2]), cell
 
 
-def gone(store: Path, within: float) -> bool:
-    """Whether all processes of a store are gone in time."""
-    end = time.monotonic() + within
+def gone(store: Path) -> bool:
+    """Whether all processes of a store leave."""
+    end = time.monotonic() + HANGS
     while time.monotonic() < end:
         if not any(map(len, processes(store))):
             return True
@@ -148,9 +149,9 @@ def gone(store: Path, within: float) -> bool:
     return False
 
 
-def until(condition, within=120.0):
+def until(condition):
     """Wait for an event."""
-    end = time.monotonic() + within
+    end = time.monotonic() + HANGS
     while not condition():
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.02)

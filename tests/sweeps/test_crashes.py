@@ -9,6 +9,7 @@ import time
 
 import pytest
 from crashing import GATED, SMALL, finish, gone, kill, processes, results, same, start, until, write
+from hanging import HANGS
 
 from trimtab.errors import TrimtabError
 from trimtab.runs import checkpoints
@@ -16,8 +17,6 @@ from trimtab.runs.config import RunConfig
 from trimtab.runs.training import Interrupted, run
 from trimtab.sweeps.repair import open_for_work
 from trimtab.sweeps.store import Store
-
-pytestmark = pytest.mark.timeout(280)
 
 GRID = {
     "base": [8, 3],
@@ -85,7 +84,7 @@ def test_twenty_killed_drivers(tmp_path, undisturbed):
         time.sleep(dice.uniform(0.2, 3.5))
         process.kill()
         process.communicate()
-        assert gone(store, 60.0), "a worker outlived its driver"
+        assert gone(store), "a worker outlived its driver"
         if store.exists():
             held = Store(store)
             for cell, accepted in held._read(
@@ -110,7 +109,7 @@ def test_a_killed_nursery_is_replaced(tmp_path):
             killed.add(nurseries[0])
         time.sleep(0.02)
     enough.touch()
-    assert process.communicate(timeout=200) and process.returncode == 0 and len(killed) == 3
+    assert process.communicate(timeout=HANGS) and process.returncode == 0 and len(killed) == 3
     assert all(v[3] == 1 for v in results(path.with_suffix(".db")).values())
 
 
@@ -118,7 +117,7 @@ def test_a_killed_nursery_is_replaced(tmp_path):
 def test_two_drivers_share_500_cells(tmp_path):
     path = write(tmp_path, GRID | {"seeds": 25, "run": SMALL | {"steps": 8}})
     both = [start(path), start(path)]
-    codes = [(p.communicate(timeout=200)[0], p.returncode) for p in both]
+    codes = [(p.communicate(timeout=HANGS)[0], p.returncode) for p in both]
     assert [code for _, code in codes] == [0, 0], codes
     found = results(path.with_suffix(".db"))
     assert len(found) == 500 and all(v[3] == 1 for v in found.values())
@@ -149,9 +148,9 @@ def test_disk_full(tmp_path, undisturbed):
         resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
 
     process = start(path, preexec_fn=small)
-    said = process.communicate(timeout=120)[0]
+    said = process.communicate(timeout=HANGS)[0]
     assert process.returncode == 130 and str(store) in said and "Traceback" not in said, said
-    assert gone(store, 60.0)
+    assert gone(store)
     held, _ = open_for_work(store)
     assert not held.check()
     held.close()
@@ -308,9 +307,9 @@ def test_ctrl_c_saves_the_run_under_way(tmp_path, monkeypatch):
     process, store = start(path), path.with_suffix(".db")
     until(lambda: len(steps()) >= 30)
     process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=120)[0]
+    said = process.communicate(timeout=HANGS)[0]
     assert process.returncode == 130 and "same command" in said and "Traceback" not in said, said
-    assert gone(store, 60.0)
+    assert gone(store)
     held = Store(store)
     assert held.counts() == {"waiting": 1, "running": 0, "done": 0, "diverged": 0, "failed": 0}
     held.close()
@@ -335,7 +334,7 @@ def test_ctrl_c_saves_the_run_under_way(tmp_path, monkeypatch):
 def test_ctrl_c_before_any_run_leaves_nothing_behind(tmp_path):
     """Interrupted while the cells are being made: the user's model takes its time to be imported."""
     (tmp_path / "mine.py").write_text(
-        f"import pathlib, time\npathlib.Path({str(tmp_path / 'begun')!r}).touch()\ntime.sleep(600)\ndef "
+        f"import pathlib, time\npathlib.Path({str(tmp_path / 'begun')!r}).touch()\ntime.sleep(86400)\ndef "
         "build(width, depth): ...\n"
     )
     path = write(
@@ -350,9 +349,9 @@ def test_ctrl_c_before_any_run_leaves_nothing_behind(tmp_path):
     process = start(path)
     until((tmp_path / "begun").exists)
     process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=120)[0]
+    said = process.communicate(timeout=HANGS)[0]
     assert process.returncode == 130 and "Traceback" not in said and "before any run" in said, said
-    assert gone(path.with_suffix(".db"), 30.0) and not path.with_suffix(".db").exists()
+    assert gone(path.with_suffix(".db")) and not path.with_suffix(".db").exists()
 
 
 @pytest.mark.slow
@@ -364,7 +363,7 @@ def test_ctrl_c_while_a_run_is_set_up_leaves_at_once(tmp_path, monkeypatch):
         "from trimtab.models.mlp import build as real\n"
         "def build(width, depth):\n"
         "    if 'trimtab.sweeps.worker_server' in ' '.join(sys.orig_argv):\n"
-        f"        pathlib.Path({str(tmp_path / 'begun')!r}).touch()\n        time.sleep(600)\n"
+        f"        pathlib.Path({str(tmp_path / 'begun')!r}).touch()\n        time.sleep(86400)\n"
         "    return real(width, depth)\n"
     )
     path = write(
@@ -380,9 +379,9 @@ def test_ctrl_c_while_a_run_is_set_up_leaves_at_once(tmp_path, monkeypatch):
     process = start(path)
     until((tmp_path / "begun").exists)
     process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=120)[0]
+    said = process.communicate(timeout=HANGS)[0]
     assert process.returncode == 130 and "same command" in said, said
-    assert gone(path.with_suffix(".db"), 30.0)
+    assert gone(path.with_suffix(".db"))
     assert Store(path.with_suffix(".db")).counts()["waiting"] == 1
 
 
@@ -392,7 +391,7 @@ def test_a_second_ctrl_c_leaves_at_once_and_loses_nothing_finished(tmp_path):
         "import pathlib, time, torch\n"
         "def data(split, seed, step):\n"
         f"    if seed == 1 and step == 5:\n        pathlib.Path({str(tmp_path / 'stuck')!r}).touch()\n       "
-        " time.sleep(600)\n"
+        " time.sleep(86400)\n"
         "    return torch.ones(4, 64), torch.zeros(4, dtype=torch.long)\n"
     )
     run = SMALL | {"data": "mine.py:data", "steps": 10, "model_options": {"inputs": 64, "classes": 10}}
@@ -402,10 +401,10 @@ def test_a_second_ctrl_c_leaves_at_once_and_loses_nothing_finished(tmp_path):
     process.send_signal(signal.SIGINT)
     with pytest.raises(
         subprocess.TimeoutExpired
-    ):  # the step it is in has ten minutes to go: the first asks politely
+    ):  # the step it is in has a day to go: the first asks politely
         process.wait(3.0)
     process.send_signal(signal.SIGINT)
-    assert process.wait(60.0) == 130 and gone(store, 60.0)
+    assert process.wait(HANGS) == 130 and gone(store)
     held = Store(store)
     assert held.counts()["done"] == 1 and sum(held.counts().values()) == 2
 
@@ -414,7 +413,7 @@ def test_a_second_ctrl_c_leaves_at_once_and_loses_nothing_finished(tmp_path):
 def test_a_hung_cell_is_cut_off(tmp_path):
     (tmp_path / "mine.py").write_text(
         "import time, torch\ndef data(split, seed, step):\n    if seed == 1 and step == 3:\n        "
-        "time.sleep(600)\n    return torch.ones(4, 64), torch.zeros(4, dtype=torch.long)\n"
+        "time.sleep(86400)\n    return torch.ones(4, 64), torch.zeros(4, dtype=torch.long)\n"
     )
     sweep = {
         "base": [8, 3],
@@ -425,7 +424,7 @@ def test_a_hung_cell_is_cut_off(tmp_path):
     }
     code, said = finish(
         write(tmp_path, sweep | {"run": sweep["run"] | {"model_options": {"inputs": 64, "classes": 10}}}),
-        timeout=240,
+        timeout=HANGS,
     )
     assert code == 4, said
     store = Store(tmp_path / "sweep.db")
@@ -445,7 +444,7 @@ def test_a_cell_that_kills_its_worker_is_given_up(tmp_path):
         "run": SMALL | {"data": "mine.py:data", "steps": 10, "model_options": {"inputs": 64, "classes": 10}},
         "budget": {"fleet": 1},
     }
-    code, said = finish(write(tmp_path, sweep), timeout=120)
+    code, said = finish(write(tmp_path, sweep), timeout=HANGS)
     assert code == 4, said
     store = Store(tmp_path / "sweep.db")
     assert store.counts()["done"] == 2 and "died" in store.errors()[0][1]

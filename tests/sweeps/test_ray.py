@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from crashing import SMALL, finish, results, same, write
+from hanging import HANGS
 
 from trimtab import cli
 from trimtab.errors import InputError
@@ -25,7 +26,6 @@ ROOT = Path(__file__).parents[2]
 needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install 'trimtab[ray]'"
 )
-pytestmark = pytest.mark.timeout(280)
 
 GRID = {"base": [8, 3], "depths": [3, 6], "seeds": 2, "axes": {"lr": [0.02, 0.1, 100.0]}, "run": SMALL}
 
@@ -199,7 +199,7 @@ def test_the_command_on_a_ray_of_its_own(tmp_path):
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        timeout=200,
+        timeout=HANGS,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     same(results(folder / "ray.db"), results(path.with_suffix(".db")))
@@ -317,7 +317,7 @@ def test_every_fault_of_the_table_is_said():
 def test_two_nodes_lose_tasks_and_one_of_them_and_no_cell_is_lost_or_twice(tmp_path):
     """A small member of experiments/ray_losses.py, in a process of its own: it starts its own cluster."""
     command = [sys.executable, str(ROOT / "experiments" / "ray_losses.py"), "--cells", "60", "--kills", "6"]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=270, env=os.environ)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=HANGS, env=os.environ)
     assert ran.returncode == 0, ran.stderr[-3000:]
     seen = json.loads(ran.stdout[ran.stdout.index("{\n") :])
     assert seen["killed"] == 6 and seen["node_removed_after"] is not None, seen

@@ -13,11 +13,10 @@ import sys
 
 import pytest
 from crashing import GATED, finish, gone, kill, results, same, start, until, write
+from hanging import HANGS
 
 from trimtab.sweeps.seals import name_of, seal
 from trimtab.sweeps.store import Store
-
-pytestmark = pytest.mark.timeout(600)
 
 SMALL = {"batch_size": 16, "steps": 24, "eval_examples": 32}
 KINDS = {
@@ -66,20 +65,20 @@ def grid(folder, kind, **changed):
 )
 def test_the_same_numbers_whatever_happens(tmp_path, kind):
     whole = grid(tmp_path / "whole", kind)
-    code, said = finish(whole, workers=2, timeout=500)
+    code, said = finish(whole, workers=2, timeout=HANGS)
     assert code == 0, said
     truth = results(whole.with_suffix(".db"))
     assert {v[0] for v in truth.values()} == {"done", "diverged"} and len(truth) == 20 * len(SIZE[kind][1])
     assert set(Store(whole.with_suffix(".db")).to_pandas().fleet) == {16}
     alone = grid(tmp_path / "alone", kind)
-    assert finish(alone, workers=1, timeout=500)[0] == 0
+    assert finish(alone, workers=1, timeout=HANGS)[0] == 0
     same(results(alone.with_suffix(".db")), truth)
     later = grid(
         tmp_path / "later", kind, axes={"lr": [2.0**-7, 1e6]}, seeds=[1]
     )  # other company, then the rest
-    assert finish(later, timeout=500)[0] == 0
+    assert finish(later, timeout=HANGS)[0] == 0
     grid(tmp_path / "later", kind)
-    assert finish(later, timeout=500)[0] == 0
+    assert finish(later, timeout=HANGS)[0] == 0
     same(results(later.with_suffix(".db")), truth)
 
 
@@ -101,18 +100,18 @@ def test_the_same_numbers_after_kills(tmp_path, kind):
     table = SMALL | KINDS[kind] | OWN_BATCHES[kind] | {"steps": 120}
     budget = {"checkpoint_seconds": 1e-3}  # at every step
     calm, torn = (grid(tmp_path / name, kind, run=table, budget=budget) for name in ("calm", "torn"))
-    code, said = finish(calm, timeout=500)
+    code, said = finish(calm, timeout=HANGS)
     assert code == 0, said
     held = tmp_path / "held"
     held.mkdir()
     process, resumable = start(torn, workers=4, gates={"HOLD": held}), []
     for step in (20, 40, 60, 80, 100):
-        until((held / str(step)).exists, 400.0)
+        until((held / str(step)).exists)
         resumable.append(len(list((tmp_path / "torn" / "sweep.db.work").glob("*.checkpoint"))))
         assert kill(int((held / str(step)).read_text()))
-    said = process.communicate(timeout=400)[0]
+    said = process.communicate(timeout=HANGS)[0]
     assert process.returncode == 0 and all(resumable), said
-    assert gone(torn.with_suffix(".db"), 60.0)
+    assert gone(torn.with_suffix(".db"))
     same(results(torn.with_suffix(".db")), results(calm.with_suffix(".db")))
     attempts = Store(torn.with_suffix(".db"))._read("SELECT DISTINCT unit, attempts FROM cells")
     assert sum(tried - 1 for _, tried in attempts) == 5, "a kill was not noticed"
@@ -130,7 +129,7 @@ def test_a_resume_on_another_instruction_set_is_said(tmp_path):
     grid(tmp_path / "a", "mlp", axes={"lr": [0.01, 0.02]}, seeds=1)
     env = os.environ | OTHER | {"OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "trimtab.cli", "sweep", str(path)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=HANGS)
     assert done.returncode == 0 and "agree with them to rounding, not bit for bit" in done.stderr, done.stderr
     assert len(Store(path.with_suffix(".db")).arithmetics()) == 2
     assert "rounding" not in finish(grid(tmp_path / "b", "mlp", axes={"lr": [0.01]}, seeds=1))[1]

@@ -118,7 +118,6 @@ TABLE = {  # quoted distances in percent: f, loss, NTK; f and loss without respo
 
 
 @pytest.mark.full
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", TABLE)
 def test_the_first_table_of_section_7(name, distance):
     """Networks and data of experiments/theory_agreement.py. Within the distance quoted or twice the combined

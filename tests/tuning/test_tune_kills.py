@@ -8,8 +8,9 @@ import subprocess
 
 import pytest
 from crashing import GATED, gone, kill, results, same, start, until, write
+from hanging import HANGS
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 TUNE = dict(
     base=[8, 2],
@@ -38,19 +39,19 @@ def begin(path, **gates):
 def test_a_command_killed_in_the_search_and_a_worker_among_the_finalists(tmp_path):
     """Seed 0 is one of the search at the base, seed 2 of the finalists' at the larger size."""
     calm, torn = made(tmp_path / "calm"), made(tmp_path / "torn")
-    answer = begin(calm).communicate(timeout=300)[0]
+    answer = begin(calm).communicate(timeout=HANGS)[0]
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir()
     second.mkdir()
     command = begin(torn, HOLD=first, HOLD_SEED=0)
-    until((first / "20").exists, 300.0)
+    until((first / "20").exists)
     assert kill(command.pid)
-    command.communicate(timeout=60)
-    assert gone(torn.with_suffix(".db"), 60.0)
+    command.communicate(timeout=HANGS)
+    assert gone(torn.with_suffix(".db"))
     command = begin(torn, HOLD=second, HOLD_SEED=2)
-    until((second / "20").exists, 300.0)
+    until((second / "20").exists)
     assert kill(int((second / "20").read_text()))
-    said = command.communicate(timeout=300)[0]
+    said = command.communicate(timeout=HANGS)[0]
     assert command.returncode == 0 and '"best"' in answer
     assert said.replace(str(torn.parent), str(calm.parent)) == answer  # the snippet names the folder
     same(results(torn.with_suffix(".db")), results(calm.with_suffix(".db")))

@@ -172,7 +172,7 @@ def _optimizer(name: str, problems: list[Fault | str]) -> Any:
     if found is None:
         problems.append(
             "optimizer must be a class in torch.optim, or pkg.mod:function for a set-up of your own: "
-            f"{got_class(name)}"
+            f"{got_class(name, dir(torch.optim))}"
         )
     return found
 

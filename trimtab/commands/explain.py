@@ -67,7 +67,8 @@ class Explain:
         problems = [f"{name} must be >= 1: got {value}" for name, value in values if value < 1]
         cls = getattr(torch.optim, self.optimizer, None)
         if cls is None:
-            problems.append(f"optimizer must be a class in torch.optim: {got_class(self.optimizer)}")
+            got = got_class(self.optimizer, dir(torch.optim))
+            problems.append(f"optimizer must be a class in torch.optim: {got}")
         if (self.build is None) == (self.hf is None):
             problems.append("name one model: file.py:build (or pkg.mod:build), or --hf with a model type")
         if problems:

@@ -7,6 +7,7 @@ is missing.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Literal
 
 if TYPE_CHECKING:
@@ -37,13 +38,11 @@ else:
 __all__ = ["Betas", "Number", "Page", "PageOrNone", "Positional", "Size", "Text", "got_class"]
 
 
-def got_class(name: str) -> str:
-    """What was given for a class in torch.optim, and the one that differs in capitals only.
+def got_class(name: str, known: Iterable[str]) -> str:
+    """What was given for a class, and the one of those known that differs in capitals only.
 
-    >>> got_class("adamw")
+    >>> got_class("adamw", ["Adam", "AdamW"])
     "got 'adamw', nearest 'AdamW'"
     """
-    import torch
-
-    near = [known for known in dir(torch.optim) if known.lower() == name.lower() and known[0].isupper()]
+    near = [k for k in known if k.lower() == name.lower() and k[0].isupper()]
     return f"got {name!r}{f', nearest {near[0]!r}' if near else ''}"

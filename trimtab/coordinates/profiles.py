@@ -209,7 +209,8 @@ def _negligible(line: Line, sizes: Sequence[Size], ends: Mapping[int, Key]) -> b
     if line.judged is None:
         return False
     beside = _gather(sizes, lambda s, t: [(t.change if "change" in line.quantity else t.size)[ends[id(s)]]])
-    return not np.nanmax(line.y[:, :, line.judged] - beside[:, :, line.judged]) > math.log(NEGLIGIBLE)
+    with np.errstate(invalid="ignore"):  # infinite beside infinite, where training diverged: no number
+        return not bool((line.y[:, :, line.judged] - beside[:, :, line.judged] > math.log(NEGLIGIBLE)).any())
 
 
 def _kinds(names: list[tuple[str, ...]], k: int) -> list[tuple[str, list[list[Key]]]]:

@@ -287,6 +287,15 @@ class Task:
             output = forward(model, batch)
             return self.loss(output, batch), output
 
+    def first_loss(self) -> Any:
+        """The loss before any step; where the model does not take the data, the shapes say why."""
+        batch = self.cast(self.batch(0, 0))
+        try:
+            forward(self.sample, batch)
+        except Exception as error:
+            raise self._misfit(self.example(), error) from error
+        return self.evaluate(self.sample, batch)[0]
+
 
 def prepare(config: RunConfig) -> Task:
     """The set-up of a configuration, parametrized; runs that differ only in numbers share one."""
@@ -368,7 +377,7 @@ def start_fault(config: RunConfig) -> str:
         return ""
     task = open_task(config)
     with task.device.forked(), torch.no_grad():
-        first = _name_faults(config, lambda: task.evaluate(task.sample, task.cast(task.batch(0, 0)))[0])
+        first = _name_faults(config, task.first_loss)
     if not isinstance(first, Tensor) or bool(first.isfinite().all()):
         return ""
     return (
