@@ -3,5 +3,6 @@
 Read in this order: watching (what is measured in a forward), trials (build, train and measure at one size),
 profiles (the measurements as lines over size), gauges (which of two equal ways a multiplier was written),
 slopes (a log-log slope with its interval), expectations (what each slope should be), verdicts (PASS, FAIL,
-the culprits), figures, curvature (sharpness in the optimizer's metric), checks (`check` itself).
+the culprits), figures, curvature (sharpness in the optimizer's metric), requirements (what is refused before
+any work), checks (`check` itself).
 """

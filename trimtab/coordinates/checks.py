@@ -11,9 +11,7 @@ D.1), over width and to be read by eye.
 
 from __future__ import annotations
 
-import inspect
 import math
-import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,13 +20,15 @@ from torch import Tensor, nn
 
 from trimtab.coordinates.expectations import yardstick
 from trimtab.coordinates.profiles import lines
+from trimtab.coordinates.requirements import argument_faults
 from trimtab.coordinates.trials import Setup, Size, build_model, inputs_of, run, to_device
 from trimtab.coordinates.verdicts import Check, decide
 from trimtab.errors import InputError, calling, faults
 from trimtab.parametrization.rules import Scheme, as_scheme
-from trimtab.runs.config import PRECISIONS
 from trimtab.runs.devices import find
 from trimtab.runs.losses import as_batch
+
+Place = tuple[int, int]  # (width, depth)
 
 
 def check(
@@ -98,30 +98,38 @@ def check(
     'FAIL'
     """
     widths, depths = [] if widths is None else widths, [] if depths is None else depths
-    problems = _problems(
-        build, widths, depths, base, data, scheme, optimizer, lr, steps, seeds, loss, expect, hyper, gamma0
+    problems = argument_faults(
+        build=build,
+        widths=widths,
+        depths=depths,
+        base=base,
+        data=data,
+        scheme=scheme,
+        optimizer=optimizer,
+        lr=lr,
+        steps=steps,
+        seeds=seeds,
+        loss=loss,
+        expect=expect,
+        hyper=hyper,
+        gamma0=gamma0,
+        precision=precision,
     )
-    if precision not in PRECISIONS:
-        problems.append(f"precision must be one of {', '.join(PRECISIONS)}: got {precision!r}")
     if problems:
         raise faults("check(build, widths, depths, base=..., data=...):", problems)
     own = scheme is None
     chosen = None if own else as_scheme(scheme)  # type: ignore[arg-type]
-    judged_as = yardstick(as_scheme(expect) if expect is not None else chosen or as_scheme("depth-mup"))
-    said = as_scheme(expect) if own and expect is not None else chosen
+    wanted = None if expect is None else as_scheme(expect)
     base = (int(base[0]), int(base[1]))
     place = find(device).torch if isinstance(device, str) else device
-    with torch.random.fork_rng():
-        model = build_model(build, *base, device=place)
-    where = next((p.device for p in model.parameters()), None)
-    batches = [to_device(_batch(data, step), where) for step in range(steps)]
+    batches = _batches(data, steps, _device_of(build, base, place))
     setup = Setup(
         build=build,
         base=base,
         batches=batches,
         example=inputs_of(batches[0]),
         scheme=chosen,
-        judged_as=judged_as,
+        judged_as=yardstick(wanted or chosen or as_scheme("depth-mup")),
         optimizer=optimizer,
         lr=lr or 0.0,
         hyper=dict(hyper or {}),
@@ -130,33 +138,16 @@ def check(
         gamma0=gamma0,
         device=place,
         precision=precision,
+        after_step=_sharpness() if sharpness else None,
     )
-    if sharpness:
-        from trimtab.coordinates.curvature import effective_sharpness
-
-        setup.after_step = effective_sharpness
-    axes = {
-        "width": sorted({(int(w), base[1]) for w in widths}),
-        "depth": sorted({(base[0], int(d)) for d in depths}),
-    }
-    axes = {axis: places for axis, places in axes.items() if len(places) > 1}
-    whole = len({place for places in axes.values() for place in places})
-    sizes: dict[tuple[int, int], Size] = {}
+    axes = _axes(base, widths, depths)
+    sizes = _measure(setup, axes, seeds, steps, progress)
     found = []
     for axis, places in axes.items():
-        for width, depth in (p for p in places if p not in sizes):
-            if progress is not None:
-                where = f"size {len(sizes) + 1} of {whole}: width {width}, depth {depth}"
-                progress(f"{where}, {seeds} seeds x {steps} steps")
-            sizes[width, depth] = run(setup, width, depth, seeds)
-            _starts_finite(sizes[places[0]])
-        _grows([sizes[p] for p in places], axis)
-        found += lines([sizes[p] for p in places], axis, judged_as, own=own)
-    notes = list(dict.fromkeys(s.note for s in sizes.values() if s.note))
-    if precision != "float32":
-        notes.append(f"trained in {precision} (autocast over float32 weights), measured in float32")
+        along = [sizes[place] for place in places]
+        found += lines(along, axis, setup.judged_as, own=own)
     about = dict(
-        scheme=chosen.name if chosen else f"own set-up, expected {judged_as.name}",
+        scheme=chosen.name if chosen else f"own set-up, expected {setup.judged_as.name}",
         optimizer=getattr(optimizer, "__name__", type(optimizer).__name__),
         lr=lr,
         steps=steps,
@@ -165,7 +156,56 @@ def check(
         widths=[w for w, _ in axes.get("width", [])],
         depths=[d for _, d in axes.get("depth", [])],
     )
+    notes = list(dict.fromkeys(s.note for s in sizes.values() if s.note))
+    if precision != "float32":
+        notes.append(f"trained in {precision} (autocast over float32 weights), measured in float32")
+    said = wanted if own and wanted is not None else chosen
     return decide(found, list(axes), about, notes, said.alpha if said else 0.5, steps)
+
+
+def _axes(base: Place, widths: Sequence[int], depths: Sequence[int]) -> dict[str, list[Place]]:
+    """Sizes along each axis that has more than one: widths at the base depth, depths at its width."""
+    axes = {
+        "width": sorted({(int(w), base[1]) for w in widths}),
+        "depth": sorted({(base[0], int(d)) for d in depths}),
+    }
+    return {axis: places for axis, places in axes.items() if len(places) > 1}
+
+
+def _measure(
+    setup: Setup,
+    axes: Mapping[str, Sequence[Place]],
+    seeds: int,
+    steps: int,
+    progress: Callable[[str], None] | None,
+) -> dict[Place, Size]:
+    """Every size trained and watched, once where both axes have it."""
+    whole = len({place for places in axes.values() for place in places})
+    sizes: dict[Place, Size] = {}
+    for axis, places in axes.items():
+        for width, depth in (p for p in places if p not in sizes):
+            if progress is not None:
+                where = f"size {len(sizes) + 1} of {whole}: width {width}, depth {depth}"
+                progress(f"{where}, {seeds} seeds x {steps} steps")
+            sizes[width, depth] = run(setup, width, depth, seeds)
+            _starts_finite(sizes[places[0]])
+        _grows([sizes[p] for p in places], axis)
+    return sizes
+
+
+def _device_of(
+    build: Callable[[int, int], nn.Module], base: Place, place: torch.device | None
+) -> torch.device | None:
+    """Where the models' parameters are, so that the batches go there too."""
+    with torch.random.fork_rng():
+        model = build_model(build, *base, device=place)
+    return next((p.device for p in model.parameters()), None)
+
+
+def _sharpness() -> Callable[..., Any]:
+    from trimtab.coordinates.curvature import effective_sharpness
+
+    return effective_sharpness
 
 
 def _starts_finite(smallest: Size) -> None:
@@ -194,104 +234,10 @@ def _grows(sizes: Sequence[Size], axis: str) -> None:
         seen[key] = s
 
 
-def _batch(data: Callable[[int], Any], step: int) -> Any:
-    with calling(f"data(step={step})"):
-        made = data(step)
-    return as_batch(made, "data(step)")
-
-
-def _problems(
-    build: Any,
-    widths: Any,
-    depths: Any,
-    base: Any,
-    data: Any,
-    scheme: Any,
-    optimizer: Any,
-    lr: Any,
-    steps: Any,
-    seeds: Any,
-    loss: Any,
-    expect: Any,
-    hyper: Any,
-    gamma0: Any,
-) -> list[str]:
-    problems = [
-        f"{name} must be callable: got {value!r}"
-        for name, value in (("build", build), ("data", data))
-        if not callable(value)
-    ]
-    problems += _size_faults(widths, depths)
-    if not (
-        isinstance(base, Sequence)
-        and not isinstance(base, str)
-        and len(base) == 2
-        and all(_whole(v) for v in base)
-    ):
-        problems.append(f"base must be (width, depth), two whole numbers >= 1: got {base!r}")
-    for name, value in (("steps", steps), ("seeds", seeds)):
-        if not _whole(value):
-            problems.append(f"{name} must be a whole number >= 1: got {value!r}")
-    if (lr is not None or scheme is not None) and (
-        isinstance(lr, bool) or not isinstance(lr, int | float) or not 0 < lr < math.inf
-    ):
-        problems.append(f"lr must be a finite number > 0: got {lr!r}")
-    if isinstance(gamma0, bool) or not isinstance(gamma0, int | float) or not 0 < gamma0 < math.inf:
-        problems.append(f"gamma0 must be a finite number > 0: got {gamma0!r}")
-    if loss is not None and not callable(loss):
-        problems.append(f"loss must be callable, loss(output, target): got {loss!r}")
-    if hyper is not None and not isinstance(hyper, Mapping):
-        problems.append(f"hyper must be a dict of the optimizer's hyperparameters: got {hyper!r}")
-    for name, value in (("scheme", scheme), ("expect", expect)):
-        try:
-            _ = as_scheme(value) if value is not None else None
-        except (InputError, TypeError) as error:
-            problems.append(f"{name}: {error}")
-    return problems + _optimizer_faults(scheme, optimizer)
-
-
-def _size_faults(widths: Any, depths: Any) -> list[str]:
-    problems = []
-    sizes = {}
-    for name, values in (("widths", widths), ("depths", depths)):
-        good = isinstance(values, Sequence) and not isinstance(values, str) and all(_whole(v) for v in values)
-        if not good:
-            problems.append(f"{name} must be a list of whole numbers >= 1: got {values!r}")
-        else:
-            sizes[name] = set(values)
-    if len(sizes) == 2 and all(len(s) < 2 for s in sizes.values()):
-        problems.append(
-            f"a slope needs two sizes: got widths {list(widths)} and depths {list(depths)}; "
-            "three or more are better"
-        )
-    return problems
-
-
-def _optimizer_faults(scheme: Any, optimizer: Any) -> list[str]:
-    a_class = inspect.isclass(optimizer)
-    if not callable(optimizer):
-        return [
-            "optimizer must be a class, or with scheme=None a callable (model, width, depth) -> optimizer: "
-            f"got {optimizer!r}"
-        ]
-    if scheme is None and a_class:
-        return [
-            "scheme=None measures your own set-up: optimizer must be a callable (model, width, depth) "
-            f"-> optimizer, got the class {optimizer.__name__}"
-        ]
-    if scheme is not None and not a_class and not _builds(optimizer):
-        return [
-            "a callable optimizer is your own set-up: pass scheme=None and expect='depth-mup' (or another "
-            "scheme), or pass an optimizer class"
-        ]
-    return []
-
-
-def _builds(optimizer: Any) -> bool:
-    """A factory that takes parameter groups, such as functools.partial(AdamW, betas=...), is as good as a
-    class."""
-    return inspect.isclass(getattr(optimizer, "func", None))
-
-
-def _whole(value: Any) -> bool:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= 1
+def _batches(data: Callable[[int], Any], steps: int, device: torch.device | None) -> list[Any]:
+    made = []
+    for step in range(steps):
+        with calling(f"data(step={step})"):
+            batch = data(step)
+        made.append(to_device(as_batch(batch, "data(step)"), device))
+    return made

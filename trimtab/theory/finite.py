@@ -18,7 +18,7 @@ Kernels scatter around the limit as N^-1/2 with covariance Sigma_L / N (docs/the
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -164,34 +164,45 @@ def simulate(
         batches=batches,
         x_test=x_test,
     )
+    members = _members(task, width, matrices)
+    several = [chosen[i : i + members] for i in range(0, len(chosen), members)]
+
+    def draw(part: list[int]) -> Any:
+        return Networks(task, int(width), part, dtype) if matrices else Conditioned(task, int(width), part)
+
+    return _ensemble(task, int(width), several, draw)
+
+
+def _members(task: Problem, width: int, matrices: bool) -> int:
+    """How many networks are trained side by side."""
     met = (task.steps + 1) * (len(task.inputs) + task.points * task.outputs)  # vectors a matrix meets
-    together = max(1, _BATCH_BYTES // (8 * int(task.depth) * width * (width if matrices else 3 * met)))
-    names = ("f", "loss", "phi", "g", "ntk", "f_test")
-    moments = {name: Moments() for name in names}
-    ends = []
-    for start in range(0, len(chosen), together):
-        several = chosen[start : start + together]
-        result = train(
-            task,
-            Networks(task, int(width), several, dtype)
-            if matrices
-            else Conditioned(task, int(width), several),
-        )
+    return max(1, _BATCH_BYTES // (8 * int(task.depth) * width * (width if matrices else 3 * met)))
+
+
+def _ensemble(
+    task: Problem, width: int, several: list[list[int]], draw: Callable[[list[int]], Any]
+) -> Trajectory:
+    """Networks trained, a few at a time: the mean of every field, its standard error, N x its variance."""
+    seeds = sum(map(len, several))
+    moments = {name: Moments() for name in ("f", "loss", "phi", "g", "ntk", "f_test")}
+    ends: list[int] = []
+    for part in several:
+        result = train(task, draw(part))
         ends += result.diverged.tolist()
         for f, phi, g in zip(result.f, result.phi, result.g, strict=True):
             for name, value in public_fields(task, f, phi, g).items():
                 if value is not None:
                     moments[name].add(value)
-    mean: dict[str, Any] = {name: moments[name].mean if moments[name].count else None for name in names}
-    variance: dict[str, Any] = {
-        name: width * moments[name].variance if moments[name].count else None for name in names
-    }
+    known = {name: m for name, m in moments.items() if m.count}
+    nothing: dict[str, Any] = dict.fromkeys(moments)
+    mean = nothing | {name: m.mean for name, m in known.items()}
+    variance = nothing | {name: width * m.variance for name, m in known.items()}
     error: dict[str, Any] = {
-        n: None if variance[n] is None else np.sqrt(variance[n] / (width * len(chosen)))
+        n: None if variance[n] is None else np.sqrt(variance[n] / (width * seeds))
         for n in (f.name for f in fields(Stderr))
     }
     layers = np.arange(int(task.depth) + 1) / int(task.depth)
-    common = {"stderr": Stderr(**error), "tau": layers, "samples": len(chosen)}
+    common = {"stderr": Stderr(**error), "tau": layers, "samples": seeds}
     ended = min(ends)
     diverged = ended if ended <= task.steps else None
     return Trajectory(**mean, **common, diverged=diverged, variance=Trajectory(**variance, **common))

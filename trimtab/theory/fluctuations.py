@@ -20,6 +20,7 @@ of q, and in the lazy limit training is a function of the NTK.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -27,7 +28,7 @@ import numpy as np
 import torch
 
 from trimtab.errors import faults
-from trimtab.theory.activations import Function
+from trimtab.theory.activations import Activation, Function
 from trimtab.theory.depths import neville
 from trimtab.theory.gauss import products
 from trimtab.theory.problem import Problem, problem
@@ -62,19 +63,36 @@ class Fluctuations:
         return (y * t * lr * (1 - lr * self.mean_ntk) ** np.maximum(t - 1, 0)) ** 2 * self.ntk
 
 
-def _start(task: Problem) -> Fluctuations:
-    layers, square, phi = int(task.depth) + 1, task.branch**2, task.activation
+@dataclass(frozen=True)
+class _Averages:
+    """The limit at the start, layer by layer (one row each)."""
 
-    def functions(h: torch.Tensor) -> torch.Tensor:
-        value, slope = phi.both(h)
-        return torch.stack([h * h, value * value, slope * slope])
+    variance: torch.Tensor  # q = E[h^2]
+    moments: torch.Tensor  # (3, layers): E of h^2, phi(h)^2 and phi'(h)^2
+    change: torch.Tensor  # (3, layers): their derivatives in q
+    gradient: torch.Tensor  # G = E[g^2]
 
-    # limit, layer by layer: variances, averages of the three functions and their derivatives in the variance
+    @property
+    def phi(self) -> torch.Tensor:
+        return self.moments[1]
+
+    @property
+    def slope(self) -> torch.Tensor:
+        return self.moments[2]
+
+
+def _functions(phi: Activation, h: torch.Tensor) -> torch.Tensor:
+    value, slope = phi.both(h)
+    return torch.stack([h * h, value * value, slope * slope])
+
+
+def _averages(task: Problem, layers: int) -> _Averages:
+    square, phi = task.branch**2, task.activation
     variance, average, change = [task.gram[0, 0]], [], []
     for _ in range(layers):
         q = variance[-1]
         moments = products(
-            lambda h: torch.cat([functions(h), torch.ones_like(h)[None]]),
+            lambda h: torch.cat([_functions(phi, h), torch.ones_like(h)[None]]),
             q[None],
             q[None],
             q[None],
@@ -83,22 +101,30 @@ def _start(task: Problem) -> Fluctuations:
         average.append(moments[:3, 3])
         change.append((moments[:3, 0] - q * moments[:3, 3]) / (2 * q * q))
         variance.append(q + square * moments[1, 3])
-    q, average, change = torch.stack(variance[:layers]), torch.stack(average, 1), torch.stack(change, 1)
-    mean, slope = average[1], average[2]
-    gradient = [slope[-1]]
-    for s in reversed(slope[:-1].tolist()):
+    moments = torch.stack(average, 1)
+    gradient = [moments[2, -1]]
+    for s in reversed(moments[2, :-1].tolist()):
         gradient.insert(0, gradient[0] * (1 + square * s))
-    g = torch.stack(gradient)
+    return _Averages(torch.stack(variance[:layers]), moments, torch.stack(change, 1), torch.stack(gradient))
 
-    # kappa over the sites' (h^2, phi^2, V): V_l = sum_{k>=l} share_k slope_k^2
+
+def _later(task: Problem, at: _Averages) -> torch.Tensor:
+    """V = later s: V_l = sum over k >= l of share_k slope_k^2, what of a site's gradient is still to come."""
+    layers = len(at.gradient)
+    share = torch.cat([task.branch**2 * at.gradient[1:], torch.ones(1, dtype=torch.float64)])
+    return torch.triu(share.expand(layers, layers))
+
+
+def _kappa(task: Problem, at: _Averages, later: torch.Tensor) -> torch.Tensor:
+    """The covariance of one site's (h^2, phi^2, V), (3, layers, 3, layers)."""
+    layers, q, g = len(at.gradient), at.variance, at.gradient
     rows, columns = torch.triu_indices(layers, layers)
+    functions = functools.partial(_functions, task.activation)
     found = products(functions, q[rows], q[columns], q[rows], nodes=_NODES)
     both = torch.zeros(layers, layers, 3, 3, dtype=torch.float64)
     both[columns, rows] = found.transpose(1, 2)
     both[rows, columns] = found
-    centred = both - torch.einsum("il,jm->lmij", average, average)
-    share = torch.cat([square * g[1:], torch.ones(1, dtype=torch.float64)])
-    later = torch.triu(share.expand(layers, layers))  # V = later s
+    centred = both - torch.einsum("il,jm->lmij", at.moments, at.moments)
     kappa = torch.zeros(3, layers, 3, layers, dtype=torch.float64)
     kappa[:2, :, :2] = centred[:, :, :2, :2].permute(2, 0, 3, 1)
     kappa[:2, :, 2] = torch.einsum("lkj,mk->jlm", centred[:, :, :2, 2], later)
@@ -106,19 +132,31 @@ def _start(task: Problem) -> Fluctuations:
     spread = later @ both[:, :, 2, 2] @ later.T  # E[V_l V_m]
     last = torch.maximum(torch.arange(layers)[:, None], torch.arange(layers))
     kappa[2, :, 2] = spread + 2 * spread.diagonal()[last] - torch.outer(g, g)
+    return kappa
 
-    # J: variances of h follow Phi of the layers below, G those above
+
+def _jacobian(task: Problem, at: _Averages, later: torch.Tensor) -> torch.Tensor:
+    """J: variances of h follow Phi of the layers below, G those above."""
+    layers, square = len(at.gradient), task.branch**2
     below = square * torch.tril(torch.ones(layers, layers, dtype=torch.float64), -1)  # d var(h^l) / d Phi^k
     step = torch.zeros(3, layers, 3, layers, dtype=torch.float64)
     step[0, :, 1] = below
-    step[1, :, 1] = change[1][:, None] * below
-    step[2, :, 1] = later @ (change[2][:, None] * below)
-    step[2, :, 2, 1:] = square * torch.triu(slope[:-1].expand(layers, layers - 1))
-    size = 3 * layers
-    solved = torch.linalg.inv(torch.eye(size, dtype=torch.float64) - step.reshape(size, size))
-    covariance = solved @ kappa.reshape(size, size) @ solved.T
+    step[1, :, 1] = at.change[1][:, None] * below
+    step[2, :, 1] = later @ (at.change[2][:, None] * below)
+    step[2, :, 2, 1:] = square * torch.triu(at.slope[:-1].expand(layers, layers - 1))
+    return step
 
-    rate = square * task.block_rate
+
+def _start(task: Problem) -> Fluctuations:
+    """N Cov = (I - J)^-1 kappa (I - J)^-T of the kernels, and what it gives the tangent kernel."""
+    layers = int(task.depth) + 1
+    at = _averages(task, layers)
+    later, size = _later(task, at), 3 * layers
+    kappa, step = (part(task, at, later).reshape(size, size) for part in (_kappa, _jacobian))
+    solved = torch.linalg.inv(torch.eye(size, dtype=torch.float64) - step)
+    covariance = solved @ kappa @ solved.T
+
+    rate, q, g, mean = task.branch**2 * task.block_rate, at.variance, at.gradient, at.phi
     ntk = mean[-1] + rate * (g[1:] * mean[:-1]).sum() + g[0] * q[0]
     weight = torch.zeros(3, layers, dtype=torch.float64)
     weight[1, -1], weight[2, 0] = 1.0, q[0]
