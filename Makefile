@@ -5,7 +5,7 @@ RUN := OMP_NUM_THREADS=1 $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 PEERS := mup==1.0.0 unit-scaling==0.3.5 einops tabulate
 
-.PHONY: install test test-slow test-sets test-full demo lint docs dist dist-check bench experiments evidence clean
+.PHONY: install test quick test-slow test-sets test-full demo lint docs dist dist-check bench experiments evidence clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
@@ -16,7 +16,11 @@ $(STAMP): pyproject.toml constraints.txt
 
 install: $(STAMP)
 
-test: $(STAMP) lint
+# Two jobs at once: the linters beside the tests.
+test: $(STAMP)
+	$(MAKE) --no-print-directory -j 2 lint quick
+
+quick: $(STAMP)
 	$(RUN) -m pytest -q -n 3
 
 test-slow: $(STAMP)

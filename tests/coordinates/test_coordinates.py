@@ -647,6 +647,7 @@ def test_the_file_of_a_sweep_is_the_file_of_a_check(tmp_path, capsys):
     assert answers[0] == answers[1]
 
 
+@pytest.mark.slow
 def test_sharpness_transfers():
     """The top eigenvalue in the optimizer's metric has the same trajectory at every size under depth-mup, and
     not under sp."""

@@ -161,6 +161,7 @@ def test_unscaled_branches_over_depth_fail_at_the_best_rate():
     assert digits("depth-mup", BEST, depths=[3, 6, 12, 24]).verdict == "PASS"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scheme", "verdict"), [("depth-mup", "FAIL"), ("completep", "PASS")])
 def test_published_llama_over_depth(scheme, verdict):
     """An unmodified Llama at the best rate of two blocks. Measured on characters over 2 to 16 blocks: under

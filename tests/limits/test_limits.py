@@ -151,6 +151,7 @@ def real():
     )
 
 
+@pytest.mark.slow
 def test_real_networks_follow_the_rates(real):
     """tanh, L = 3, P = 2, T = 10, N = 64 to 512: the mean loss is off by 1/N, a network scatters by
     N^-1/2."""

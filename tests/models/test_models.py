@@ -59,7 +59,7 @@ TRAINED = [
 
 @pytest.mark.parametrize(
     "numbers",
-    TRAINED,
+    [pytest.param(c, marks=pytest.mark.slow if c["model"] in ("resnet", "vit") else ()) for c in TRAINED],
     ids=lambda c: f"{c['model']}-{c.get('data', 'digits')}-{len(c.get('model_options', {}))}",
 )
 def test_every_size_trains(numbers):
@@ -76,6 +76,7 @@ def test_every_size_trains(numbers):
         assert result.train_loss < 0.9 * result.initial_loss
 
 
+@pytest.mark.slow
 def test_characters_train(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("the quick brown fox jumps over the lazy dog. " * 60)
@@ -97,7 +98,7 @@ def test_characters_train(tmp_path):
         assert run(config).train_loss < 2.5  # log of the 29 characters is 3.4
 
 
-@pytest.mark.parametrize("model", ["mlp", "resnet"])
+@pytest.mark.parametrize("model", ["mlp", pytest.param("resnet", marks=pytest.mark.slow)])
 def test_depth_96_without_a_norm_needs_the_branch_scale(model):
     """He gain, the base's best rate: mup alone blows up on the way through 96 branches, depth-mup trains."""
     width, steps = {"mlp": (32, 100), "resnet": (8, 40)}[model]
@@ -114,7 +115,10 @@ def test_depth_96_without_a_norm_needs_the_branch_scale(model):
     assert alone.state == "diverged" or alone.collapsed
 
 
-@pytest.mark.parametrize(("model", "norm"), [("mlp", "layer"), ("resnet", "batch"), ("resnet", "layer")])
+@pytest.mark.parametrize(
+    ("model", "norm"),
+    [("mlp", "layer"), *(pytest.param("resnet", n, marks=pytest.mark.slow) for n in ("batch", "layer"))],
+)
 def test_with_a_norm_both_stay_finite_at_depth_96(model, norm):
     width, steps = {"mlp": (32, 40), "resnet": (8, 10)}[model]
     for scheme in ("mup", "depth-mup"):

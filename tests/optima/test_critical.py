@@ -56,6 +56,7 @@ def test_a_hinge_is_found_where_it_is():
     assert found.exponent == pytest.approx(0.5, abs=0.1) and "stops following the batch at" in found.status
 
 
+@pytest.mark.slow
 def test_a_smooth_bend_has_its_hinge_within_an_octave():
     curve = lambda lr, b: math.exp(0.2 * (math.log2(lr) - best_step(b)) ** 2)  # noqa: E731
     found = critical(table(best_step, [4**k for k in range(7)], curve))
@@ -63,6 +64,7 @@ def test_a_smooth_bend_has_its_hinge_within_an_octave():
     assert found.exponent == pytest.approx(1.0, abs=0.2)
 
 
+@pytest.mark.slow
 def test_the_noisy_quadratic_bends_at_its_noise_scale():
     """Closed form. Its curves are flat below B_c, so that the hinge is set by the batches above: to an
     octave."""

@@ -35,7 +35,7 @@ def assert_covers(kind, se, seeds, shared, n):
 
 
 @pytest.mark.parametrize("shared", [True, pytest.param(False, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("se", [0.05, 0.3])
+@pytest.mark.parametrize("se", [pytest.param(0.05, marks=pytest.mark.slow), 0.3])
 @pytest.mark.parametrize(
     "kind", [k if k == "two-sided" else pytest.param(k, marks=pytest.mark.slow) for k in (*KINDS, "cliff")]
 )

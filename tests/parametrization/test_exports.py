@@ -87,7 +87,14 @@ def family_names():
     return list(FAMILIES)
 
 
-@pytest.mark.parametrize("name", family_names() or [pytest.param("", marks=pytest.mark.skip("no [hf]"))])
+SLOW = ("regnet", "bart", "swin")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in family_names()]
+    or [pytest.param("", marks=pytest.mark.skip("no [hf]"))],
+)
 def test_every_family_reads_back(name):
     from families import FAMILIES
 

@@ -68,7 +68,12 @@ LAWS = {  # direction, law, powers of rows and columns, a rate that moves the ne
 }
 
 
-@pytest.mark.parametrize("name", LAWS)
+QUICK = ("whole", "orthogonal", "by-rows")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in LAWS]
+)
 def test_the_law_of_a_step_that_mixes_entries(name):
     """The shape is found, and the hidden matrices move the output alike at 16 times the width."""
     direction, law, powers, lr = LAWS[name]
@@ -104,7 +109,7 @@ class MyMuon(torch.optim.Muon):
     pass
 
 
-@pytest.mark.parametrize("fn", ["original", "match_rms_adamw"])
+@pytest.mark.parametrize("fn", ["original", pytest.param("match_rms_adamw", marks=pytest.mark.slow)])
 def test_a_measured_muon_is_torchs_own(fn):
     """Matrices only, bfloat16 inside, its own factor on the shape, an eps beside the norm of the matrix."""
     hyper = {"adjust_lr_fn": fn}

@@ -157,7 +157,7 @@ def _process(rank, port, how, path):
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("how", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("how", [pytest.param("ddp", marks=pytest.mark.slow), "fsdp2"])
 def test_two_processes_equal_one(how, plain, tmp_path):
     """Both processes see the same batch, so the averaged gradient is the one of a single process."""
     with socket.socket() as s:

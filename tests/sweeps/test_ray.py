@@ -75,6 +75,7 @@ def both(folder, table, address, before_local=lambda: None, before_ray=lambda: N
     return results(folder / "local.db"), results(folder / "ray.db"), outcome
 
 
+@pytest.mark.slow
 @needs_ray
 def test_a_cluster_gives_the_local_engines_bits_in_fleets_and_alone(tmp_path, address):
     table = GRID | {"run": GRID["run"] | {"optimizer": "sgd"}}
