@@ -257,6 +257,24 @@ def test_more_says_how_many():
     assert t.verdict == "cannot tell" and (t.more is None or t.more > 10) and t.advice
 
 
+def test_more_seeds_at_one_rate_take_nothing_away():
+    """What makes a whole run good or bad drops out of three shared seeds; fifty-seven more at a single rate
+    say nothing of the others, and must cost nothing (optima once scattered four times as much)."""
+    rng, rates = np.random.default_rng(0), np.arange(-5, 0.1, 0.5)
+    found: dict[bool, list[float]] = {False: [], True: []}
+    for _ in range(20):
+        seed, x = (grid.ravel() for grid in np.meshgrid(range(3), rates))
+        offset = rng.normal(0, 0.03, 60)
+        loss = lambda x, seed: 1.8 + 0.01 * (x + 2.3) ** 2 + offset[seed] + rng.normal(0, 0.003, len(x))  # noqa: B023, E731
+        y, more = loss(x, seed), np.arange(3, 60)
+        found[False].append(fit(x, y, seed).optimum + 2.3)
+        at = np.full(57, -2.0)
+        every = fit(np.append(x, at), np.append(y, loss(at, more)), np.append(seed, more))
+        found[True].append(every.optimum + 2.3)
+        assert every.low <= -2.3 + 0.3 and every.high >= -2.3 - 0.3
+    assert np.std(found[True]) == pytest.approx(np.std(found[False]), rel=0.01)
+
+
 def test_a_hundred_thousand_runs_are_read():
     """How fast is for benchmarks/report.py to say; a cost that grew with their square would hang here."""
     source = made(seeds=3)

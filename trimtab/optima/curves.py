@@ -52,12 +52,20 @@ import numpy as np
 LARGEST = np.log(32.0)  # curvature ratios beyond 32 are walls, not curves
 GAIN = 4.0
 RULED_OUT = 60.0  # deviance of what divergence rules out
+SURE = 4  # degrees of freedom from which the scatter of a few seeds is believed
 SOFTNESS = (0.1, 0.2, 0.4, 0.8)
 
 
 @dataclasses.dataclass(frozen=True)
 class System:
-    """Runs as a least squares problem, one number per rate, with the seeds projected out."""
+    """Runs as a least squares problem, one number per rate, with the seeds projected out.
+
+    Attributes:
+        a, b, yy: the curve g is tried with RSS = yy - (g b)^2 / g a g.
+        pure, pure_dof: what is left when every rate has a level of its own.
+        mean: of all runs; weight: the share of each rate in it.
+        level: the mean loss of each rate, were every seed run at all of them.
+    """
 
     x: np.ndarray
     a: np.ndarray
@@ -68,6 +76,12 @@ class System:
     pure_dof: int
     mean: float
     weight: np.ndarray
+    level: np.ndarray
+
+    @property
+    def precision(self) -> float:
+        """How well differences between rates are known, up to a factor."""
+        return float(np.trace(self.a)) * self.pure_dof / max(self.pure, 1e-300) if self.pure_dof > 0 else 0.0
 
     @property
     def step(self) -> float:
@@ -76,12 +90,28 @@ class System:
 
 
 def reduce_runs(x: np.ndarray, y: np.ndarray, seed: np.ndarray) -> System:
-    """Reduce runs (x, y, seed) to one number per rate."""
-    rates, at = np.unique(x, return_inverse=True)
+    """Reduce runs (x, y, seed) to one number per rate.
+
+    Each seed has a constant of its own, so one that was run at a single rate says nothing about the curve.
+    Where most are such, those that were run at several rates are taken alone, or all share one constant:
+    whichever tells the differences between rates better.
+    """
     seeds, block = np.unique(seed, return_inverse=True)
-    if len(seeds) * 2 > len(x):  # seeds that are not shared across rates have no constant of their own
-        seeds, block = seeds[:1], np.zeros_like(block)
-    n, k, s = len(x), len(rates), len(seeds)
+    if len(seeds) * 2 <= len(x):
+        return _reduce(x, y, block)
+    whole = _reduce(x, y, np.zeros_like(block))
+    rates = np.unique(np.stack([block, np.unique(x, return_inverse=True)[1]]), axis=1)[0]
+    shared = np.bincount(rates, minlength=len(seeds))[block] > 1
+    if len(np.unique(x[shared])) < len(whole.x):
+        return whole
+    part = _reduce(x[shared], y[shared], np.unique(block[shared], return_inverse=True)[1])
+    return part if part.pure_dof >= SURE and part.precision > whole.precision else whole
+
+
+def _reduce(x: np.ndarray, y: np.ndarray, block: np.ndarray) -> System:
+    """The same with a constant for each block of runs."""
+    rates, at = np.unique(x, return_inverse=True)
+    n, k, s = len(x), len(rates), int(block.max()) + 1
     counts = np.zeros((k, s))
     np.add.at(counts, (at, block), 1.0)
     size = counts.sum(0)
@@ -89,6 +119,7 @@ def reduce_runs(x: np.ndarray, y: np.ndarray, seed: np.ndarray) -> System:
     a, b = np.diag(counts.sum(1)) - (counts / size) @ counts.T, np.bincount(at, centred, minlength=k)
     free = np.linalg.pinv(a, rcond=1e-10, hermitian=True) @ b  # any curve: one number per rate
     left = centred - free[at] + ((free @ counts) / size)[block]
+    weight = counts.sum(1) / n
     return System(
         x=rates,
         a=a,
@@ -98,7 +129,8 @@ def reduce_runs(x: np.ndarray, y: np.ndarray, seed: np.ndarray) -> System:
         pure=float(left @ left),
         pure_dof=n - s - (k - 1),
         mean=float(y.mean()),
-        weight=counts.sum(1) / n,
+        weight=weight,
+        level=float(y.mean()) + free - float(weight @ free),
     )
 
 

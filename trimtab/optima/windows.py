@@ -62,9 +62,10 @@ class Window(NamedTuple):
 def choose_window(x: np.ndarray, y: np.ndarray, seed: np.ndarray) -> Window:
     """Narrow the rates about the best one until a curve's lack of fit is no longer significant."""
     rates, at = np.unique(x, return_inverse=True)
-    mean = np.bincount(at, y) / np.bincount(at)
+    whole = reduce_runs(x, y, seed)
+    mean = whole.level
     best, fewest = int(mean.argmin()), min(FEWEST, len(rates))
-    lo, hi = _near(reduce_runs(x, y, seed), mean, np.bincount(at), fewest)
+    lo, hi = _near(whole, mean, np.bincount(at), fewest)
     while True:
         keep = (x >= rates[lo]) & (x <= rates[hi])
         sys = reduce_runs(x[keep], y[keep], seed[keep])
