@@ -11,10 +11,8 @@ results.
     python experiments/evidence.py export NAME FOLDER     write the CSV files from stores that lie in FOLDER
 
 An experiment is a folder with `question.toml`: the question, which sweep files fill which store, and the
-lines to judge. Each
-line is one call of `trimtab.transfer`. No number on the pages is typed by hand; `expect` says which verdict
-the text speaks
-of, and the page says so where the runs say otherwise.
+lines to judge. Each line is one call of `trimtab.transfer`. No number on the pages is typed by hand; `expect`
+says which verdict the text speaks of, and the page says so where the runs say otherwise.
 """
 
 from __future__ import annotations

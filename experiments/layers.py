@@ -3,8 +3,7 @@
     python experiments/layers.py        writes docs/layers.svg
 
 A package imports only what lies below it (`lint-imports` holds it to that). Packages side by side do not
-import each other,
-but for those joined by a colon in the contract.
+import each other, but for those joined by a colon in the contract.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ def test_import_and_help_load_no_torch():
 
 
 def test_rules_load_no_torch():
-    code = "import sys, trimtab.parametrization.rules, trimtab.parametrization.starts.init_laws; assert 'torch' not in sys.modules"  # noqa: E501
+    code = "import sys, trimtab.parametrization.rules, trimtab.parametrization.initialization.init_laws; assert 'torch' not in sys.modules"  # noqa: E501
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

@@ -1,8 +1,8 @@
 """Files: where one named in a configuration is looked for, how one is written whole, and what JSON can hold.
 
 A relative path is looked for in the configuration's own folder, then in the working folder. Two files of one
-name
-with different contents are refused: which one was meant is ambiguous. The configuration's folder is a scope:
+name with different contents are refused: which one was meant is ambiguous. The configuration's folder is a
+scope:
 
     with looking_in(folder):        # as long as the configuration is at work
         find_file("mine.py")

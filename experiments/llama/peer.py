@@ -17,7 +17,7 @@ import torch
 
 from trimtab.runs.config import RunConfig
 from trimtab.runs.losses import cross_entropy, forward
-from trimtab.runs.published import load_published
+from trimtab.runs.published_models import load_published
 from trimtab.runs.results import smooth
 from trimtab.runs.tasks import prepare
 

@@ -16,8 +16,8 @@ from torch import nn, optim
 import trimtab
 from structures import CASES
 from trimtab.cli import main
+from trimtab.coordinates.quantities import COORDINATES, Sampler
 from trimtab.coordinates.slopes import fit, judge
-from trimtab.coordinates.watching import COORDINATES, Sampler
 from trimtab.testing import assert_transfers
 
 RATE = {

@@ -1,8 +1,8 @@
 """Published families, unmodified: every branch found and verified, every parameter with a role, the right
 start.
 
-The numbers are those of docs/theory.md, equations (6) to (12),
-worked out here for width x 2 and depth x 2 at alpha = 1/2, not taken from the code.
+The numbers are those of docs/theory.md, equations (6) to (12), worked out here for width x 2 and depth x 2 at
+alpha = 1/2, not taken from the code.
 """
 
 import math

@@ -8,7 +8,7 @@ import pytest
 import trimtab
 from trimtab.commands.transfer import Transfer as TransferCommand
 from trimtab.errors import InputError
-from trimtab.runs.carrying import carried
+from trimtab.runs.batch_and_length import carried
 from trimtab.sweeps.extension import extend
 from trimtab.sweeps.grid import from_plain, read
 

@@ -15,7 +15,7 @@ import pytest
 from crashing import GATED, finish, gone, kill, results, same, start, until, write
 from hanging import HANGS
 
-from trimtab.sweeps.seals import name_of, seal
+from trimtab.sweeps.row_checksums import name_of, seal
 from trimtab.sweeps.store import Store
 
 SMALL = {"batch_size": 16, "steps": 24, "eval_examples": 32}

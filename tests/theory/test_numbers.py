@@ -1,5 +1,5 @@
-"""The numbers of docs/theory.md, "Numbers to reproduce", row by row,
-and the guarantees that hold for every solver."""
+"""The numbers of docs/theory.md, "Numbers to reproduce", row by row, and the guarantees that hold for every
+solver."""
 
 import math
 import resource

@@ -39,7 +39,7 @@ class Data:
             return 0
         if not self.names:
             raise InputError("`trimtab data get` takes names of data sets; `trimtab data list` shows them.")
-        from trimtab.data.getting import get
+        from trimtab.data.fetching import get
 
         for wanted in [source(name) for name in self.names]:  # a wrong name is said before any download
             get(wanted, folder, progress=Bar(), say=print)

@@ -102,7 +102,7 @@ def _build_published(options: Explain, family: str) -> tuple[nn.Module, nn.Modul
     say."""
     import torch
 
-    from trimtab.runs.published import load_published
+    from trimtab.runs.published_models import load_published
     from trimtab.runs.user_code import build_model
 
     build, make = load_published(family)

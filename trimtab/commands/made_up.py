@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trimtab.coordinates.watching import output_of
+from trimtab.coordinates.quantities import output_of
 from trimtab.errors import InputError
 from trimtab.runs.user_code import build_model
 from trimtab.structure.inputs import cure, infer

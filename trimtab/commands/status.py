@@ -103,7 +103,7 @@ def count(store: Store, now: float | None = None) -> dict[str, int]:
     the next `trimtab sweep` takes them. "collapsed" are those of "done" that ended no better than they began.
     With "diverged" they are what does not train, which is how `trimtab transfer` counts.
     """
-    from trimtab.sweeps.owners import alive
+    from trimtab.sweeps.claim_owners import alive
 
     counts, now = store.counts(), time.time() if now is None else now
     lost = sum(n for owner, lease, n in store.claims() if lease is None or lease < now or not alive(owner))

@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from trimtab.coordinates.equal_forms import carried_by_readout
 from trimtab.coordinates.expectations import Expected, exact, expected
-from trimtab.coordinates.gauges import carried_by_readout
 from trimtab.coordinates.slopes import OF_CHANGES, TOLERANCE
 from trimtab.coordinates.trials import Key, Size, Trial
 from trimtab.parametrization.comparison.names import loose_template, template

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from trimtab.coordinates.expectations import yardstick
-from trimtab.coordinates.watching import Sampler, Survey, look, output_of, survey
+from trimtab.coordinates.quantities import Sampler, Survey, look, output_of, survey
 from trimtab.errors import InputError, StructureError, TrimtabError, calling, raised
 from trimtab.parametrization.optimizers.lookup import family
 from trimtab.parametrization.planning import of_draws, parametrize

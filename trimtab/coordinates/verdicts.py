@@ -392,8 +392,7 @@ def _order(line: Line, found: SlopeFit, want: Any, position: int) -> tuple[float
     training shows.
 
     A rate over depth, or of a parameter that would carry a multiplier, may be off because the forward lacks
-    that
-    multiplier: what the start shows comes before it. Deviations that are alike come in the order of the
+    that multiplier: what the start shows comes before it. Deviations that are alike come in the order of the
     forward.
     """
     start = line.quantity in FORWARD

@@ -25,13 +25,13 @@ from trimtab.parametrization.comparison.pairing import Pairing, pair
 from trimtab.parametrization.comparison.roles import Comparison, Facts, compare, main_width
 from trimtab.parametrization.folds.collecting import collect, readout_ratio
 from trimtab.parametrization.horizons.multipliers import Multipliers, read_roles, refuse_absent
+from trimtab.parametrization.initialization.base_draws import Draw, prepare
 from trimtab.parametrization.notes import advice
 from trimtab.parametrization.parameters import Row, branches_of, row_of, stack_names
 from trimtab.parametrization.proof import trial as proof
 from trimtab.parametrization.requirements import check_arguments, unwrap
 from trimtab.parametrization.result import Parametrization
 from trimtab.parametrization.rules import Scheme, as_scheme, opposed
-from trimtab.parametrization.starts.base_draws import Draw, prepare
 from trimtab.parametrization.suggestions import advised
 from trimtab.structure.graph import Graph, analyse
 from trimtab.structure.recording import record

@@ -25,9 +25,12 @@ from trimtab.parametrization.exports.catalogue import check_tool, write_export
 from trimtab.parametrization.exports.record import Export, Settings
 from trimtab.parametrization.horizons.decay import Decay, as_decay
 from trimtab.parametrization.horizons.horizon import Horizon
+from trimtab.parametrization.initialization.base_draws import Draw
+from trimtab.parametrization.initialization.init_measurement import measure
+from trimtab.parametrization.initialization.own_draws import never_rescaled, rms
 from trimtab.parametrization.optimizers import groups as grouping
-from trimtab.parametrization.optimizers.carrying import Carry
 from trimtab.parametrization.optimizers.clipping import clip
+from trimtab.parametrization.optimizers.factors import Carry
 from trimtab.parametrization.optimizers.groups import Factors, NoDecay, Only
 from trimtab.parametrization.optimizers.lookup import default, family, law_of
 from trimtab.parametrization.optimizers.wrapped import parameters_inside
@@ -36,9 +39,6 @@ from trimtab.parametrization.proof import trial as proofs
 from trimtab.parametrization.proof.starting import Start
 from trimtab.parametrization.proof.verdicts import Proof
 from trimtab.parametrization.rules import Scheme
-from trimtab.parametrization.starts.base_draws import Draw
-from trimtab.parametrization.starts.init_measurement import measure
-from trimtab.parametrization.starts.own_draws import never_rescaled, rms
 from trimtab.parametrization.table import render, rich_table
 from trimtab.structure.proofs import scaled
 from trimtab.structure.trace import adjustable
@@ -162,8 +162,7 @@ class Parametrization:
             model: the parametrized model as it starts training: after `p.apply`, or as `parametrize` left it.
             base: the base, with its own start.
             optimizer: a class. One step of it, built by `p.optimizer`, is taken on copies in place of the
-                sums
-                over gradients.
+                sums over gradients.
             hyper: the optimizer's hyperparameters, `lr` among them.
         """
         steps = None

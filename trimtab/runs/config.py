@@ -22,7 +22,7 @@ from trimtab.models import catalogue as model_catalogue
 from trimtab.parametrization.horizons.multipliers import read_roles
 from trimtab.parametrization.rules import as_scheme
 from trimtab.runs import catalogue
-from trimtab.runs.carrying import horizon_faults
+from trimtab.runs.batch_and_length import horizon_faults
 
 Positive = Field(gt=0, allow_inf_nan=False)
 Count = Field(ge=1)

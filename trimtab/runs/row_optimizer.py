@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from trimtab.parametrization.result import Parametrization
-from trimtab.runs.carrying import carried
+from trimtab.runs.batch_and_length import carried
 from trimtab.runs.config import RunConfig, decay, rate
 from trimtab.runs.devices import Device
 

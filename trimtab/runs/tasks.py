@@ -28,7 +28,7 @@ from trimtab.runs import devices
 from trimtab.runs.catalogue import is_own
 from trimtab.runs.config import RunConfig, batch_fault
 from trimtab.runs.losses import NAMED, Batch, as_batch, forward, length
-from trimtab.runs.published import fit_fields, load_published
+from trimtab.runs.published_models import fit_fields, load_published
 from trimtab.runs.user_code import accepts, beside, build_model, by_split, load
 from trimtab.torch_internals import count_flops
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from trimtab.errors import TrimtabError
-from trimtab.runs.carrying import horizon_of
+from trimtab.runs.batch_and_length import horizon_of
 from trimtab.runs.checkpoints import Keeper, keeper
 from trimtab.runs.config import RunConfig, decay, rate
 from trimtab.runs.devices import OutOfMemory, describe_memory, find, is_out_of_memory, settle

@@ -1,6 +1,6 @@
 """A sweep's store as a file: SQLite (WAL, synchronous FULL), its schema, transactions and copy. No torch.
 
-What the rows mean is the matter of `store`; whether they are what was written, of `seals`.
+What the rows mean is the matter of `store`; whether they are what was written, of `row_checksums`.
 """
 
 from __future__ import annotations

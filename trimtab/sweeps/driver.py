@@ -31,12 +31,12 @@ from trimtab.runs.devices import device_fault
 from trimtab.runs.user_code import sources
 from trimtab.sweeps import grid, placement
 from trimtab.sweeps.attempts import NO_SPACE
+from trimtab.sweeps.claim_owners import alive, new_owner
 from trimtab.sweeps.database import StoreError
 from trimtab.sweeps.engines.choice import choose_engine
 from trimtab.sweeps.engines.job import Engine, Job, Stopped
 from trimtab.sweeps.engines.local import Local
 from trimtab.sweeps.grid import SweepConfig
-from trimtab.sweeps.owners import alive, new_owner
 from trimtab.sweeps.repair import open_for_work
 from trimtab.sweeps.store import Store
 from trimtab.sweeps.units import choose_slots, cost, group

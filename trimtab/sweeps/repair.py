@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trimtab.errors import InputError
 from trimtab.sweeps.database import HEADER, StoreError, copy_of
-from trimtab.sweeps.seals import Damage, intact
+from trimtab.sweeps.row_checksums import Damage, intact
 from trimtab.sweeps.store import Store
 
 

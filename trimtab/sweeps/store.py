@@ -5,8 +5,8 @@
 
 A claim takes a *unit*: one cell, or all cells of a fleet. A result is accepted once, from whoever holds the
 newest token; a worker that was frozen and comes back too late is refused. Each row carries a SHA-256 of what
-it says (`seals`), checked whenever it is read: a flipped bit is never a number in a report. How the file is
-opened, written and copied is in `database`; how its cells become a table in `cell_table`.
+it says (`row_checksums`), checked whenever it is read: a flipped bit is never a number in a report. How the
+file is opened, written and copied is in `database`; how its cells become a table in `cell_table`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from trimtab.files import json_ready, write_text
 from trimtab.sweeps.cell_table import table
 from trimtab.sweeps.database import Database, StoreError
-from trimtab.sweeps.seals import STATES, Damage, intact, pack_curves, seal, unpack_curves
+from trimtab.sweeps.row_checksums import STATES, Damage, intact, pack_curves, seal, unpack_curves
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,17 +7,16 @@ the same arguments and fields, `sweep_rates` the best rate and the stable edge i
 networks scatter around it at initialisation (arXiv 2309.16620).
 
 Read in this order: problem (the arguments in the units of the limit), activations, losses, optimizers; gauss
-and kernels (the lazy limit); dynamics (one causal pass of training, finite or infinite); finite and
-conditioned (networks of width N); fields, anchor and dmft (the infinite network); depths (infinite depth by
-extrapolation); deeplinear (an exact second opinion); fluctuations, rates; results (what every solver
-returns).
+and lazy_limit; dynamics (one causal pass of training, finite or infinite); finite and conditioned (networks
+of width N); fields, anchor and dmft (the infinite network); depths (infinite depth by extrapolation);
+deeplinear (an exact second opinion); fluctuations, rates; results (what every solver returns).
 """
 
 from trimtab.theory.deeplinear import linear
 from trimtab.theory.dmft import solve
 from trimtab.theory.finite import simulate
 from trimtab.theory.fluctuations import fluctuate
-from trimtab.theory.kernels import lazy
+from trimtab.theory.lazy_limit import lazy
 from trimtab.theory.rates import sweep_rates
 
 __all__ = ["fluctuate", "lazy", "linear", "simulate", "solve", "sweep_rates"]

@@ -78,9 +78,8 @@ def sweep_rates(
     stability in the limit.
 
     `refine`: how many times the interval of the edge is halved in log2. `arguments`: those of `solve` except
-    `lr`, one seed for all rates.
-    `solver`: `linear`, `simulate` or the like, called for one rate after the other; None solves all rates
-    together (with `rtol`, which chooses samples for each, one after the other).
+    `lr`, one seed for all rates. `solver`: `linear`, `simulate` or the like, called for one rate after the
+    other; None solves all rates together (with `rtol`, which chooses samples for each, one after the other).
 
     >>> case = dict(depth=1, activation="linear", steps=3, samples=100)
     >>> curve = sweep_rates([[1.0]], [1.0], rates=[0.02, 0.1, 0.4, 2.0], **case)

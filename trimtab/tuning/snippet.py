@@ -12,7 +12,7 @@ from trimtab.errors import InputError
 from trimtab.models.catalogue import fitting
 from trimtab.runs.catalogue import is_own
 from trimtab.runs.config import RunConfig
-from trimtab.runs.published import fit_fields
+from trimtab.runs.published_models import fit_fields
 from trimtab.runs.tasks import HF, open_task
 from trimtab.runs.user_code import beside, source_file
 from trimtab.tuning.target import orders
@@ -76,7 +76,7 @@ def _build(config: RunConfig) -> tuple[list[str], list[str]]:
         family = c.model.removeprefix(HF)
         source = open_task(c).source
         fields = options if source is None else fit_fields(family, source.shape, options)[0]
-        imports = ["from trimtab.runs.published import load_published"]
+        imports = ["from trimtab.runs.published_models import load_published"]
         return [f"build, _ = load_published({family!r})", f"options = {fields!r}"], imports
     if is_own(c.model):
         imports, name = _import(c.model)

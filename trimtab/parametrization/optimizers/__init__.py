@@ -2,6 +2,6 @@
 
 Reading order: `families` (the known ones: pure arithmetic), `lookup` (which law a class follows: known, or
 measured), `trials` with `fold_trials`, `shape_trials` and `company_trials` (the measurements), `groups`
-(parameter groups and their check), `carrying` (size, batch, length and decay together), `clipping`, `wrapped`
+(parameter groups and their check), `factors` (size, batch, length and decay together), `clipping`, `wrapped`
 (the parameters inside DDP, FSDP2, compile).
 """

@@ -141,8 +141,7 @@ def train(
         numbers: what each tensor's group says.
         a: one number for each tensor; 1 where None.
         ways: how steps are taken, the first that does not raise: "plain" is `step()`, "closure" is
-            `step(closure)`,
-            "graph" the same with gradients that can be differentiated.
+            `step(closure)`, "graph" the same with gradients that can be differentiated.
     """
     a = a or [1.0] * len(p.shapes)
     for way in ways:

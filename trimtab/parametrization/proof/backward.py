@@ -2,14 +2,11 @@
 parameter.
 
 `c_k` is a fixed random cotangent of the shape of the output `y_k`. The parameters tried are given by name and
-put in the
-model's place for one call (`torch.func.functional_call`), so the user's own tensors, their `.grad` and their
-hooks are
-not touched, and a model can be tried as it will be after `p.apply`.
+put in the model's place for one call (`torch.func.functional_call`), so the user's own tensors, their `.grad`
+and their hooks are not touched, and a model can be tried as it will be after `p.apply`.
 
 Not every output takes part (`last`): the caches and hidden states that a language model returns beside its
-logits are on
-the way to them, and a cotangent there would be another loss.
+logits are on the way to them, and a cotangent there would be another loss.
 """
 
 from __future__ import annotations
@@ -204,8 +201,8 @@ def _like(example: Any, first: Tensor) -> Any:
 
 def last(tensors: list[Tensor]) -> list[Tensor]:
     """The differentiable float tensors that a loss is taken of: no other is computed from them, and each, the
-    farthest first,
-    depends on a leaf that those before it do not. A state kept for the next call (a cache) is left out.
+    farthest first, depends on a leaf that those before it do not. A state kept for the next call (a cache) is
+    left out.
 
     >>> x = torch.ones(2, requires_grad=True)
     >>> hidden = 2 * x

@@ -14,8 +14,8 @@ growing dimension of two things that know nothing of each other, and give m^1/2 
 R: how many times more numbers a value has than its twin in the base, token by token. Of several ways to the
     output the largest counts, so
 what feeds a residual stream has 1. Attention probabilities spread over a head dimension that grows, gates and
-routers spread over the
-width, scalars, gains shared by heads and matrices that mix tokens, shared along the width, are below 1.
+routers spread over the width, scalars, gains shared by heads and matrices that mix tokens, shared along the
+width, are below 1.
 """
 
 from __future__ import annotations

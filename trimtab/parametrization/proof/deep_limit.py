@@ -10,9 +10,8 @@ large, so the variance of the stream at the end of a stack goes from v_0 (1 + su
     v_0 prod (1 + m_L^(-2 alpha) a_l)^m_L        branches that answer to the stream's size
 
 Where that differs, the target starts elsewhere than its base, and so moves otherwise, with every number as it
-should be:
-Llama's embeddings at 0.02 under alpha = 1, a ResNet of unnormalised branches as large as its stream at any
-alpha.
+should be: Llama's embeddings at 0.02 under alpha = 1, a ResNet of unnormalised branches as large as its
+stream at any alpha.
 
 Where the end is the same the way there may not be (`spans`). A branch that takes the stream from v_- to v_+
 in one go sees what was before it and is seen behind it; the m_L branches that take its place go in small

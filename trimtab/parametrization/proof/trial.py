@@ -1,10 +1,8 @@
 """Proof by one step: a plan is tried before it is returned (docs/proof.md).
 
 Structure is read; here it is also tried. One backward at base and one at target, the target as it will be
-after `p.apply`, with
-one random cotangent, give for each kind of parameter the gradient and the change a first step makes.
-`proof_verdicts`
-compares them with what the plan says; nothing of either model is changed.
+after `p.apply`, with one random cotangent, give for each kind of parameter the gradient and the change a
+first step makes. `proof_verdicts` compares them with what the plan says; nothing of either model is changed.
 """
 
 from __future__ import annotations
@@ -399,8 +397,7 @@ class Steps:
 
 def one_step(p: Parametrization, cls: Any, hyper: dict[str, Any]) -> Steps:
     """What one step d of an optimizer does to L in each parameter, -sum g d: in the model as `p.optimizer`
-    builds it, in the
-    base as the class is. Each cotangent starts a new optimizer on copies.
+    builds it, in the base as the class is. Each cotangent starts a new optimizer on copies.
 
     Args:
         hyper: `lr` (1e-3 where it is not said), `only`, and the optimizer's own; no weight decay but what is

@@ -7,10 +7,8 @@ For each **kind** of parameter (one place in the block, all blocks together), ta
     sgd      = sum (u/s) g^2              wanted  k^2
 
 The number of entries grows as m_in m_out m_L, u as m_in^-1 m_L^(alpha-1), s as m_out^-1 m_L^-alpha: the
-product is 1 for
-every kind, place, alpha, fold and gamma_0. `k` is 1 but for sums that start incoherent (`coherence`). A wrong
-role, tail, fold,
-constant or count shows as a power of the size.
+product is 1 for every kind, place, alpha, fold and gamma_0. `k` is 1 but for sums that start incoherent
+(`coherence`). A wrong role, tail, fold, constant or count shows as a power of the size.
 """
 
 from __future__ import annotations
@@ -293,8 +291,8 @@ def judged(
         draws: the sums in model and base; where there are several, their mean is judged, and a kind whose
             draws scatter so much that the mean could lie within the bound is "untested".
         step: the sums are those of an optimizer's step, which carries its own factors: how it answers to the
-            gradient, 1 (its
-            sum g d grows as |g|, as Adam's) or 2 (as g^2, as SGD's); 0 where u is still to be multiplied in.
+            gradient, 1 (its sum g d grows as |g|, as Adam's) or 2 (as g^2, as SGD's); 0 where u is still to
+            be multiplied in.
     """
     target, base = (_added(sums) for sums in zip(*draws, strict=True))
     loudest = max((x.rms for x in base.values()), default=0.0)

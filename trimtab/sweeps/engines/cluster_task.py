@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trimtab.sweeps.engines import parcels
-from trimtab.sweeps.seals import pack_curves, unpack_curves
+from trimtab.sweeps.row_checksums import pack_curves, unpack_curves
 from trimtab.sweeps.store import Claim
 
 BEAT = 4.0  # seconds between heartbeats

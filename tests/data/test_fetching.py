@@ -17,7 +17,7 @@ import torch
 from trimtab import cli
 from trimtab.data import archives, fashion_mnist, sources
 from trimtab.data.downloads import download, remembered
-from trimtab.data.getting import WORK, get
+from trimtab.data.fetching import WORK, get
 from trimtab.data.opening import open_data
 from trimtab.data.sources import SOURCES, Remote, Source
 from trimtab.errors import InputError

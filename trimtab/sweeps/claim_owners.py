@@ -1,8 +1,7 @@
 """Who holds a claim: host / process number / its birth in the kernel's ticks / a random name [/ worker].
 
 A process number is given out again after its process has ended, its birth is not. Our own twenty lines rather
-than
-psutil: its `create_time` is wall-clock time, which moves when the clock is set; ticks since boot do not.
+than psutil: its `create_time` is wall-clock time, which moves when the clock is set; ticks since boot do not.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 import trimtab
 from trimtab.errors import InputError
 from trimtab.runs import fleet
-from trimtab.runs.carrying import carried
+from trimtab.runs.batch_and_length import carried
 from trimtab.runs.config import RunConfig, rate
 from trimtab.runs.tasks import prepare
 from trimtab.runs.training import Run, run

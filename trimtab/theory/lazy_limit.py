@@ -51,8 +51,8 @@ class Lazy:
         momentum: float = 0.0,
         batches: Sequence[Sequence[int]] | None = None,
     ) -> np.ndarray:
-        """f (T+1, P[, C]) of gradient descent with the frozen kernel,
-        f(t) = sum_{s<t} a(t,s) K m(s) Delta(s), f(0) = 0 (docs/theory.md, equation (42)).
+        """f (T+1, P[, C]) of gradient descent with the frozen kernel, f(t) = sum_{s<t} a(t,s) K m(s)
+        Delta(s), f(0) = 0 (docs/theory.md, equation (42)).
 
         Arguments as in `solve`. No weight decay: L2 of a strength that matters moves the weights by O(1),
         which is not lazy.
@@ -136,10 +136,9 @@ def lazy(
     r"""NNGP and NTK of the infinitely wide residual network at initialisation.
 
     `x` (P, D): inputs, K^x = x x^T / D. `depth` L >= 1: number of residual branches, or `math.inf` for the
-    layer-time ODE.
-    `activation`: relu, erf, tanh, gelu, linear or an elementwise torch function. Branches are multiplied by
-    `beta` L^-`alpha`. `.nngp` is Phi^{L+1}; `.ntk` is the kernel of training, df = (eta_0 / P) K Delta, with
-    the block rate L^{2 alpha - 1} in it. `.train(y, lr=, steps=)` trains with it.
+    layer-time ODE. `activation`: relu, erf, tanh, gelu, linear or an elementwise torch function. Branches are
+    multiplied by `beta` L^-`alpha`. `.nngp` is Phi^{L+1}; `.ntk` is the kernel of training, df = (eta_0 / P)
+    K Delta, with the block rate L^{2 alpha - 1} in it. `.train(y, lr=, steps=)` trains with it.
 
     >>> x = [[1.0, 1.0]]
     >>> float(lazy(x, depth=math.inf).ntk[0, 0].round(6)), round(1.25 * math.exp(0.5), 6)

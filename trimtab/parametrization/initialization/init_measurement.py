@@ -15,11 +15,11 @@ from torch import Tensor
 
 from trimtab.errors import InputError, Proposal
 from trimtab.parametrization.comparison.names import pattern
+from trimtab.parametrization.initialization import init_laws
+from trimtab.parametrization.initialization.base_draws import Draw, moments
+from trimtab.parametrization.initialization.init_laws import AS_WANTED, Evidence, Moments
 from trimtab.parametrization.parameters import Row
 from trimtab.parametrization.rules import Scheme
-from trimtab.parametrization.starts import init_laws
-from trimtab.parametrization.starts.base_draws import Draw, moments
-from trimtab.parametrization.starts.init_laws import AS_WANTED, Evidence, Moments
 from trimtab.structure.trace import adjustable
 
 

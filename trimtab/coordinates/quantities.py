@@ -3,8 +3,8 @@ output.
 
 One traced forward (`survey`) finds the residual adds and where in the sequence of operations each value is
 made. Every later look runs the model under a dispatch mode that counts operations and keeps, of the values
-wanted, a fixed sample of
-coordinates: no hooks, so reused modules and functional code are seen like any other, and memory is bounded.
+wanted, a fixed sample of coordinates: no hooks, so reused modules and functional code are seen like any
+other, and memory is bounded.
 
     contribution of a branch = stream after its add - stream before it
     score of an attention    = the product of queries and keys, with the model's own constants

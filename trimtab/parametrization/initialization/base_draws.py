@@ -17,9 +17,9 @@ from trimtab.errors import InputError
 from trimtab.parametrization.comparison.names import template
 from trimtab.parametrization.comparison.overrides import Overrides
 from trimtab.parametrization.comparison.roles import Facts
+from trimtab.parametrization.initialization import init_laws
+from trimtab.parametrization.initialization.init_laws import Law, Moments
 from trimtab.parametrization.parameters import Row
-from trimtab.parametrization.starts import init_laws
-from trimtab.parametrization.starts.init_laws import Law, Moments
 from trimtab.structure.trace import adjustable
 
 MANY = 1000  # numbers that tell a depth law from none at a glance

@@ -4,9 +4,8 @@ before it.
     f = W (c h)     c carried by W: its rate and init scale follow c   (mup's MuReadout, most set-ups by hand)
                     c undone in what makes h: its rate and init do     (`folds`, looking back from a constant)
 
-Both are exact (docs/theory.md, equation (2)).
-A set-up by hand is compared with the way it was written: with the second where the rates it was
-given fit it, with the first where all of them fit that.
+Both are exact (docs/theory.md, equation (2)). A set-up by hand is compared with the way it was written: with
+the second where the rates it was given fit it, with the first where all of them fit that.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from trimtab.runs.tasks import prepare
 
 pytest.importorskip("transformers", reason="the [hf] extra is not installed")
 from trimtab.data.catalogue import Shape
-from trimtab.runs.published import fit_fields, load_published
+from trimtab.runs.published_models import fit_fields, load_published
 
 DATA = os.environ.get("TRIMTAB_DATA") or ""
 TEXT, CIFAR = Shape((64,), 65, "text"), Shape((3, 32, 32), 10, "image", 50_000)
