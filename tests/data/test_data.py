@@ -187,6 +187,7 @@ def test_a_teacher_is_one_function():
 
 
 @real
+@pytest.mark.slow
 def test_real_cifar10():
     data = open_data("cifar10", {})
     x = data._train[0].float() / 255

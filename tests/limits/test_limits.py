@@ -162,6 +162,7 @@ def test_real_networks_follow_the_rates(real):
     assert real.table.shape == (4, 10) and (real.table["networks"] == [512, 256, 128, 64]).all()
 
 
+@pytest.mark.slow
 def test_the_bound_holds(real):
     """The measured errors at widths on either side of the bound are above and below the tolerance, within
     their noise."""
@@ -182,6 +183,7 @@ def test_the_bound_holds(real):
     assert math.isnan(real.bound.depth)
 
 
+@pytest.mark.slow
 def test_depth_times_error_is_constant():
     """Linear, hence without noise: the rate is 1/L, and L x error of f over L = 8 to 64 is constant to its
     O(1/L)."""

@@ -31,11 +31,15 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "example", "kind"),
-    CASES,
-    ids=[f"{n}-{'-'.join(map(str, o.values()))}" for n, o, _, _ in CASES],
-)
+SLOW = ("resnet-layer-2", "vit-16-8-2", "resnet-batch")  # others here show what they do
+
+
+def marked(name: str, options: dict, *rest: object):
+    label = f"{name}-{'-'.join(map(str, options.values()))}"
+    return pytest.param(name, options, *rest, id=label, marks=[pytest.mark.slow] * (label in SLOW))
+
+
+@pytest.mark.parametrize(("name", "options", "example", "kind"), [marked(*case) for case in CASES])
 def test_every_size_parametrizes_with_verified_branches(name, options, example, kind):
     per = {"mlp": 1, "resnet": 1, "vit": 2, "gpt": 2}[name]
     for width, depth in itertools.product((16, 32, 64), (3, 6, 12)):
@@ -115,10 +119,8 @@ def test_depth_96_without_a_norm_needs_the_branch_scale(model):
     assert alone.state == "diverged" or alone.collapsed
 
 
-@pytest.mark.parametrize(
-    ("model", "norm"),
-    [("mlp", "layer"), *(pytest.param("resnet", n, marks=pytest.mark.slow) for n in ("batch", "layer"))],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "norm"), [("mlp", "layer"), ("resnet", "batch"), ("resnet", "layer")])
 def test_with_a_norm_both_stay_finite_at_depth_96(model, norm):
     width, steps = {"mlp": (32, 40), "resnet": (8, 10)}[model]
     for scheme in ("mup", "depth-mup"):

@@ -68,7 +68,7 @@ LAWS = {  # direction, law, powers of rows and columns, a rate that moves the ne
 }
 
 
-QUICK = ("whole", "orthogonal", "by-rows")
+QUICK = ("whole", "by-rows")
 
 
 @pytest.mark.parametrize(

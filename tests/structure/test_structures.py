@@ -147,6 +147,7 @@ def test_rows_that_do_not_grow_are_said():
     )
 
 
+@pytest.mark.slow
 def test_at_most_twelve_groups():
     for name, case in CASES.items():
         assert (

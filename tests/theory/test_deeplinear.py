@@ -103,6 +103,7 @@ def test_every_alpha_above_one_half_has_the_same_limit(x, y):
     np.testing.assert_array_equal(linear(x, y, alpha=0.8, **case).f, linear(x, y, alpha=1.0, **case).f)
 
 
+@pytest.mark.slow
 def test_responses_matter(x, y, distance):
     """At L = 32 dropping the responses costs the linear network 15 % of f and 27 % of the loss
     (docs/theory.md, "Numbers to reproduce", which does not say for which data):

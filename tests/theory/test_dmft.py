@@ -81,6 +81,7 @@ def test_the_start_is_exact(x, y):
     np.testing.assert_allclose(found.f, kernels.train(y, lr=0.4, steps=10), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_stderr_is_honest_near_the_edge(x, y):
     """ReLU, gamma_0 = 3, L = 5, T = 20, where Monte-Carlo noise is amplified: the stated errors are those of
     repeated solves."""

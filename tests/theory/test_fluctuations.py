@@ -63,7 +63,7 @@ def test_means_are_the_lazy_kernels(activation, alpha):
     ("activation", "alpha"),
     [
         ("relu", 0.5),
-        ("tanh", 0.5),
+        pytest.param("tanh", 0.5, marks=pytest.mark.slow),
         pytest.param("erf", 1.0, marks=pytest.mark.slow),
         pytest.param(torch.sin, 0.5, marks=pytest.mark.slow),
     ],

@@ -18,11 +18,10 @@ from torch import nn
 
 from trimtab.errors import InputError, LawError, StructureError
 from trimtab.parametrization.comparison import meta_buffers
-from trimtab.parametrization.comparison.layer_pairing import pair_layers
-from trimtab.parametrization.comparison.names import pattern, template
+from trimtab.parametrization.comparison.models import LAYERS, compare_branches, compare_layers
+from trimtab.parametrization.comparison.names import template
 from trimtab.parametrization.comparison.overrides import Overrides
-from trimtab.parametrization.comparison.pairing import Pairing, pair
-from trimtab.parametrization.comparison.roles import Comparison, Facts, compare, main_width
+from trimtab.parametrization.comparison.roles import Comparison, Facts, main_width
 from trimtab.parametrization.folds.collecting import collect, readout_ratio
 from trimtab.parametrization.horizons.multipliers import Multipliers, read_roles, refuse_absent
 from trimtab.parametrization.initialization.base_draws import Draw, prepare
@@ -33,19 +32,12 @@ from trimtab.parametrization.requirements import check_arguments, unwrap
 from trimtab.parametrization.result import Parametrization
 from trimtab.parametrization.rules import Scheme, as_scheme, opposed
 from trimtab.parametrization.suggestions import advised
-from trimtab.structure.graph import Graph, analyse
+from trimtab.structure.graph import Graph
 from trimtab.structure.recording import record
-from trimtab.structure.residuals import Patterns, Residual
 from trimtab.structure.trace import Trace, adjustable
 from trimtab.torch_internals import times_written
 
-KEPT = 0.02  # of a stream: what a block may forget of it at the start
 DRAWS = 4  # of a model whose law one draw does not tell
-LABELS = ("model", "base")  # what messages call the two
-LAYERS = (
-    "the blocks are not residual branches that follow each other in both models, so layers are paired by "
-    "their names and shapes: the width is carried over, depth is left alone and nothing is claimed over it."
-)
 
 
 def of_draws(drawn: Callable[[int], tuple[nn.Module, nn.Module]], **options: Any) -> Parametrization:
@@ -108,72 +100,105 @@ def parametrize(
     model, base = unwrap(model), unwrap(base)
     names = [name for name, _ in model.named_parameters()]
     said = Overrides(overrides, names)
+    asked = _recorded(
+        model, base, example=example, gamma0=gamma0, multipliers=multipliers, weights_needed=apply
+    )
+    try:
+        p = asked.plan(said, scheme)
+        if p.has_experts and asked.real:
+            _refuse_unlike_mixture(p, model, base)
+        if apply:
+            p.apply(model)
+        elif asked.real:
+            p.measure(model, strict=False)
+    except StructureError as error:
+        raise advised(
+            _of_written(error, asked.written),
+            overrides,
+            lambda proposed: asked.try_out(Overrides(proposed, names), scheme).proof_of(model, base).verdict,
+            (lambda: asked.try_out(said, as_scheme("mup"))) if scheme.alpha is not None else None,
+        ) from None
+    p.try_one_step(model, base, rescaled=apply, strict=strict)
+    return p
+
+
+@dataclasses.dataclass(frozen=True)
+class _Asked:
+    """Both models, their recorded forwards and what was asked: plans are made from it, with the user's
+    overrides or with those that an advice proposes.
+
+    written: the parameters that the model's own forward writes to.
+    """
+
+    model: nn.Module
+    base: nn.Module
+    traces: tuple[Trace, Trace]
+    written: list[str]
+    buffers: Mapping[str, float]
+    example: Any
+    gamma0: float
+    multipliers: Mapping[str, Multipliers]
+
+    @property
+    def real(self) -> bool:
+        """Whether the model has weights."""
+        return self.traces[0].real
+
+    def plan(self, said: Overrides, scheme: Scheme) -> Parametrization:
+        """The plan; where depth is left alone, layer by layer if it cannot be made branch by branch."""
+        try:
+            return _plan(self, *compare_branches(self.traces, said, scheme), said=said, scheme=scheme)
+        except StructureError:
+            found = compare_layers(self.traces, said) if scheme.alpha is None else None
+            if found is None:
+                raise
+            return _plan(self, found, [LAYERS], said=said, scheme=scheme)
+
+    def try_out(self, said: Overrides, scheme: Scheme) -> Parametrization:
+        """The plan, held against the model's weights."""
+        p = self.plan(said, scheme)
+        if self.real:
+            p.measure(self.model, strict=True)
+        return p
+
+
+def _recorded(
+    model: nn.Module,
+    base: nn.Module,
+    *,
+    example: Any,
+    gamma0: float,
+    multipliers: Mapping[str, Multipliers],
+    weights_needed: bool,
+) -> _Asked:
+    """One forward of each model.
+
+    Raises:
+        InputError: a model is on the meta device where its weights are needed.
+    """
     buffers = meta_buffers.numbers(model, base)
     counts = {name: times_written(q) for name, q in model.named_parameters()}
     traces = record(model, example, "model", buffers), record(base, example, "base")
-    written = [name for name, q in model.named_parameters() if times_written(q) != counts[name]]
     if not traces[1].real:
         raise InputError(
             "the base must have real weights: its residual branches are verified by numbers there. "
             "Build it on a real device; only the model may be on meta."
         )
-    if apply and not traces[0].real:
+    if weights_needed and not traces[0].real:
         raise InputError(
             "a model on the meta device has no weights to rescale: pass apply=False, and call "
             "p.apply(model) when it is materialised."
         )
-
-    def planned(said: Overrides, scheme: Scheme = scheme) -> Parametrization:
-        try:
-            return made(said, scheme, *_compare(traces, said, scheme))
-        except StructureError:
-            found = _compare_layers(traces, said) if scheme.alpha is None else None
-            if found is None:
-                raise
-            return made(said, scheme, found, [LAYERS])
-
-    def made(said: Overrides, scheme: Scheme, compared: Comparison, notes: list[str]) -> Parametrization:
-        return _plan(
-            compared,
-            notes,
-            scheme=scheme,
-            gamma0=gamma0,
-            said=said,
-            multipliers=multipliers,
-            model=model,
-            base=base,
-            buffers=buffers,
-            example=example,
-        )
-
-    def verdict(proposed: dict[str, Any]) -> str:
-        p = planned(Overrides(proposed, names))
-        if traces[0].real:
-            p.measure(model, strict=True)
-        return p.proof_of(model, base).verdict
-
-    def width_only() -> None:
-        p = planned(said, as_scheme("mup"))
-        if traces[0].real:
-            p.measure(model, strict=True)
-
-    try:
-        p = planned(said)
-        if p.has_experts and traces[0].real:
-            _refuse_unlike_mixture(p, model, base)
-        if apply:
-            p.apply(model)
-        elif traces[0].real:
-            p.measure(model, strict=False)
-    except StructureError as error:
-        raise advised(
-            _of_written(error, written),
-            overrides,
-            verdict,
-            width_only if scheme.alpha is not None else None,
-        ) from None
-    p.try_one_step(model, base, rescaled=apply, strict=strict)
-    return p
+    return _Asked(
+        model=model,
+        base=base,
+        traces=traces,
+        written=[name for name, q in model.named_parameters() if times_written(q) != counts[name]],
+        buffers=buffers,
+        example=example,
+        gamma0=gamma0,
+        multipliers=multipliers,
+    )
 
 
 def _of_written(error: StructureError, written: list[str]) -> StructureError:
@@ -203,120 +228,15 @@ def _refuse_unlike_mixture(p: Parametrization, model: nn.Module, base: nn.Module
         )
 
 
-def _compare(traces: tuple[Trace, Trace], said: Overrides, scheme: Scheme) -> tuple[Comparison, list[str]]:
-    """Both models compared, and a note on branches that cannot be scaled and need not be."""
-    skip = said.patterns("skip")
-    compared = _compare_without(traces, said, skip)
-    if scheme.alpha is not None:
-        _refuse_forgetting(compared)
-    alone = _unfoldable(compared) if scheme.alpha is not None else []
-    if not alone:
-        return compared, []
-    note = (
-        f"{', '.join(alone[:3])}: a branch that is there once whatever the depth and ends in nothing that "
-        "folds; left as it is."
-    )
-    return _compare_without(traces, said, (*skip, *alone)), [note]
-
-
-def _compare_layers(traces: tuple[Trace, Trace], said: Overrides) -> Comparison | None:
-    """Both models compared layer by layer, for a scheme that leaves depth alone; None where their depth is
-    not what differs, or their layers cannot be paired either."""
-    if set(traces[0].params) == set(traces[1].params):
-        return None
-    patterns = Patterns(branch=said.patterns("branch"), skip=said.patterns("skip"))
-    try:
-        graph, base = (analyse(t, n, patterns=patterns) for t, n in zip(traces, LABELS, strict=True))
-        return compare(graph, base, pair_layers(graph, base), said)
-    except StructureError:
-        return None
-
-
-def _refuse_forgetting(c: Comparison) -> None:
-    """A stream that is multiplied by a number below 1 in every block forgets its start in a fixed number of
-    blocks: a^L, whatever the depth.
-
-    Raises:
-        StructureError: the stack grows, its blocks keep as much as the base's, and no norm undoes it.
-    """
-    seen: dict[str, str] = {}
-    for r in c.model.residuals:
-        twin = c.base.residuals[c.pairing.branch_twin[r.index]]
-        n, b = c.pairing.counts[r.stack]
-        kept = abs(r.kept if c.model.trace.real else twin.kept)
-        if n == b or math.isclose(kept, 1.0, abs_tol=KEPT) or not math.isclose(kept, abs(twin.kept)):
-            continue
-        if c.model.network.normed(r.index):
-            continue
-        inside = sorted(f.name for f in c.facts.values() if r.index in f.branches)
-        seen[pattern(inside[-1]) if inside else "a branch"] = f"{kept:.3g}"
-    if seen:
-        shown = "; ".join(f"{name}: {kept}" for name, kept in list(seen.items())[:3])
-        raise StructureError(
-            f"the stream must be kept whole from block to block to be scaled over depth: here a block keeps "
-            f"a part of it at both depths ({shown}), so that it forgets its start in a fixed number of "
-            "blocks. Keep 1 - (1 - a) / depth of it, relative to the base, or start a learned weight at 1; "
-            'or use scheme="mup", which claims nothing over depth.'
-        )
-
-
-def _compare_without(traces: tuple[Trace, Trace], said: Overrides, skip: tuple[str, ...]) -> Comparison:
-    """Both models compared, what matches `skip` taken for no branch."""
-    patterns = Patterns(branch=said.patterns("branch"), skip=skip)
-    base = analyse(traces[1], "base", patterns=patterns)
-    refuted = {frozenset(map(template, names)) for names in base.network.refuted}
-    graph = analyse(
-        traces[0],
-        "model",
-        patterns=patterns,
-        known_refuted=lambda names: frozenset(map(template, names)) in refuted,
-    )
-    pairing = pair(graph, base, skip)
-    if not graph.trace.real:
-        adopted = _with_tails_of_base(graph, base, pairing)
-        if adopted != graph.residuals:
-            graph = graph.with_residuals(adopted)
-            pairing = pair(graph, base, skip)
-    return compare(graph, base, pairing, said)
-
-
-def _with_tails_of_base(graph: Graph, base: Graph, pairing: Pairing) -> tuple[Residual, ...]:
-    """A model on meta proves nothing by numbers: its adds with the tails that were proven in the base."""
-    adopted: list[Residual] = []
-    for r in graph.residuals:
-        proven = base.residuals[pairing.branch_twin[r.index]]
-        names = {site.name for site in proven.tail}
-        like = (t for t in r.candidates if {pairing.twin[s.name] for s in t} == names)
-        tail = next(like, None) if names else {}
-        if tail is None:
-            raise StructureError(
-                f"the tail proven in the base, {sorted(names)}, has no counterpart in the model's branch. "
-                "Build the model on a real device."
-            )
-        same = tail == r.tail
-        adopted.append(r if same else dataclasses.replace(r, tail=tail, blocked=proven.blocked))
-    return tuple(adopted)
-
-
 def _plan(
-    c: Comparison,
-    notes: list[str],
-    *,
-    scheme: Scheme,
-    gamma0: float,
-    said: Overrides,
-    multipliers: Mapping[str, Multipliers],
-    model: nn.Module,
-    base: nn.Module,
-    buffers: Mapping[str, float],
-    example: Any,
+    asked: _Asked, c: Comparison, notes: list[str], *, said: Overrides, scheme: Scheme
 ) -> Parametrization:
     """From facts to numbers: folds, rows, and all that a parametrization holds."""
-    gamma = gamma0
+    gamma, model = asked.gamma0, asked.model
     if scheme.width == "ntk":  # docs/theory.md, equation (12)
-        gamma = gamma0 * readout_ratio(c) ** -0.5
+        gamma *= readout_ratio(c) ** -0.5
     folds = collect(c, gamma)
-    refuse_absent(multipliers, {f.role for f in c.facts.values()})
+    refuse_absent(asked.multipliers, {f.role for f in c.facts.values()})
     branches = branches_of(c.model)
     stacks = stack_names(branches)
     rows = {
@@ -329,7 +249,7 @@ def _plan(
             branch=branches[f.branches[0]][0].name if f.branches else None,
             stack=stacks[f.stack] if f.stack is not None else None,
             numbers=said.numbers(name),
-            multipliers=multipliers.get(f.role, Multipliers()),
+            multipliers=asked.multipliers.get(f.role, Multipliers()),
         )
         for name, f in c.facts.items()
     }
@@ -347,14 +267,14 @@ def _plan(
         branches=[b for b, _ in branches],
         depth=depth,
         scheme=scheme,
-        gamma0=gamma0,
+        gamma0=asked.gamma0,
         width=width,
         notes=[*notes, *_path_notes(c), *untouched, *folds.notes, *learned],
         aliases=_aliases(model),
-        draws=_known(prepare(c.facts, rows, base, said, width), frozen if not still else list(rows)),
-        buffers=buffers,
+        draws=_known(prepare(c.facts, rows, asked.base, said, width), frozen if not still else list(rows)),
+        buffers=asked.buffers,
         model=model,
-        trial=proof.prepare(c, rows, scheme, example),
+        trial=proof.prepare(c, rows, scheme, asked.example),
     )
 
 
@@ -472,44 +392,6 @@ def _depth(ratios: Mapping[str, float]) -> float | dict[str, float]:
     return {
         template(name) if len(alike[template(name)]) == 1 else name: ratio for name, ratio in ratios.items()
     }
-
-
-def _pattern(name: str) -> str:
-    """A pattern for all blocks like the one that holds a parameter.
-
-    >>> _pattern("body.blocks.3.fc.weight")
-    'body.blocks.*'
-    """
-    parts = name.split(".")
-    number = next((i for i, part in enumerate(parts) if part.isdigit()), len(parts) - 1)
-    return ".".join([*parts[:number], "*"])
-
-
-def _unfoldable(c: Comparison) -> list[str]:
-    """Parameters of branches that cannot be scaled and need not be: the base has as many.
-
-    Raises:
-        StructureError: a branch that comes with every block has no tail.
-    """
-    problems, alone, left = [], [], {}
-    for r in c.model.residuals:
-        inside = [f.name for f in c.facts.values() if r.index in f.branches and f.m_L != 1]
-        if r.tail or not inside:
-            continue
-        if r.index in c.pairing.alone:
-            alone += inside
-            continue
-        problems.append(
-            f"the branch of {inside[-1]} ends in {r.blocked}: there is no parameter its depth factor could "
-            'fold into. End it in a gain or a matrix, or use scheme="mup", which claims nothing over depth.'
-        )
-        left[_pattern(inside[-1])] = "skip"
-    if problems:
-        text = "\n".join(
-            ["a branch must end in parameters it is homogeneous in:", *(f"  - {p}" for p in problems[:6])]
-        )
-        raise StructureError(text, [left])
-    return alone
 
 
 def _aliases(model: nn.Module) -> dict[str, str]:
