@@ -38,7 +38,7 @@ RUN = dict(
     schedule="linear",
     eval_examples=0,
 )
-WIDTHS, RATES, SEEDS = (32, 64, 128), 2.0 ** np.arange(-9, -4.9, 0.5), range(3)
+WIDTHS, RATES, SEEDS = (32, 64, 128), 2.0 ** np.arange(-9, -4.9, 0.5), range(10)
 
 
 def with_readout(model: torch.nn.Module, name: str) -> torch.nn.Module:
