@@ -1,7 +1,7 @@
 """Sums and lengths over a width: what divides them wants to follow that width.
 
-A sum over N numbers that a model takes without a parameter grows as N, the length of a vector as N^1/2: so the
-constant in `x / (x.norm() / sqrt(N))` or in `(x ** 2).sum() / N` makes a mean of it and is wanted,
+A sum over N numbers that a model takes without a parameter grows as N, the length of a vector as N^1/2: so
+the constant in `x / (x.norm() / sqrt(N))` or in `(x ** 2).sum() / N` makes a mean of it and is wanted,
 
     wanted = m_N^-e         e = 1 of a sum, 1/p of a p-norm; halved by a root, doubled by a square
 
@@ -24,7 +24,7 @@ LOOKED_THROUGH = operations.REARRANGED | {"clamp", "clamp_min", "mul", "div"}
 
 
 def wanted_of_sum(c: Comparison, node: Node, base_node: Node) -> float:
-    """What a constant is wanted to be, over the base's, for the sum that it multiplies; 1 where it has none."""
+    """What a constant is wanted to be, over the base's, for the sum that it multiplies; 1 for none."""
     here, there = _growth(c.model, node), _growth(c.base, base_node)
     if here is None or there is None or not math.isclose(here[1], there[1]):
         return 1.0

@@ -5,9 +5,9 @@ needs its sqrt(N): the wanted factor behind a unit vector is m_N^1/2, not 1, and
 
     fold = m_N^(1/p) / own        own: the model's constants over the base's
 
-A vector whose entries sum to 1 in absolute value (softmax, `F.normalize(x, p=1)`) has entries of 1/N, and wants
-N. Whether a value has unit length is seen by its numbers in the base. Where no constant grows, the gain behind
-the vector takes the whole factor, which is also right for a gain that the model fills with sqrt(N).
+A vector whose entries sum to 1 in absolute value (softmax, `F.normalize(x, p=1)`) has entries of 1/N, and
+wants N. Whether a value has unit length is seen by its numbers in the base. Where no constant grows, the gain
+behind the vector takes the whole factor, which is also right for a gain that the model fills with sqrt(N).
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _behind(graph: Graph, node: Node) -> tuple[int, Unit] | None:
 
 
 def _unit(graph: Graph, value: int) -> Unit | None:
-    """-1 or the channels' dimension and p, where every vector along it has p-norm 1 and made by a division."""
+    """-1 or the channels' dimension and p, where a division made every vector along it of p-norm 1."""
     v, producer = graph.trace.values[value], graph.trace.producer(value)
     if producer is None or producer.name not in DIVISIONS or not v.is_float or not v.shape:
         return None
