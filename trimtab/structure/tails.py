@@ -130,6 +130,8 @@ class _Walk:
             return self.all(refs[1:], node)
         if name in ("mul", "div") or name in MATMULS:
             return self.product(node, refs, moving)
+        if name == operations.TRILINEAR:
+            return self.first(*((i, node) for i in sorted(refs, key=lambda i: values[i].from_input)))
         if name in operations.TABLES:
             return self.of(refs[0], node)
         if name in ("_weight_norm_interface", "_weight_norm"):

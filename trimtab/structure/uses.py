@@ -329,6 +329,9 @@ def _use(
         if groups > 1 and channels == 1:
             return elementwise
         return Use("contract", channels * math.prod(shape[2:]), out, 1, node.index)
+    if node.name == operations.TRILINEAR:
+        fan_in = _summed(node, refs.index(value), shape)
+        return Use("contract", fan_in, size // fan_in, 1, node.index)
     if node.name in operations.LOOKUPS:
         by_row = node.name in operations.TABLES or node.name == "index"
         rows = shape[0] if by_row else shape[int(node.args[1])]
@@ -336,3 +339,11 @@ def _use(
     if node.name == "linear" and len(shape) == 2:
         return Use("contract", shape[1], shape[0], 1, node.index)
     return Use("unknown", 1, size, 1, node.index)
+
+
+def _summed(node: Node, factor: int, shape: tuple[int, ...]) -> int:
+    """How many numbers of one factor of a product of three are summed for one output."""
+    expanded, summed = node.args[3 + factor], node.args[6]
+    own = iter(shape)
+    full = [1 if d in expanded else next(own) for d in range(len(shape) + len(expanded))]
+    return math.prod(full[d] for d in summed)
