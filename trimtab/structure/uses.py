@@ -272,7 +272,8 @@ def _uses(trace: Trace, act: Sequence[bool], mixing: Sequence[bool], param: int)
     found: list[Use] = []
     todo, seen = [(param, False)], {param}
     while todo:
-        value, factor = todo.pop()
+        # what a value is made of comes before what scales or shifts it (the mean that a weight is rid of)
+        value, factor = todo.pop(next((i for i, (_, f) in enumerate(todo) if not f), 0))
         for user in (trace.nodes[n] for n in trace.consumers[value]):
             if any(act[o] for o in user.outputs):
                 found.append(_use(trace, act, mixing, user, value, size(param), factor))
