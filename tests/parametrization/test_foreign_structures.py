@@ -445,3 +445,29 @@ def test_one_attention_among_many_small_blocks_keeps_its_share():
     # four times more small blocks, 17 branches of 5 in all: the norms of both sorts grow as the branches do
     assert len(wanted) == 2 and all(w == pytest.approx(5 / 17) for w in wanted.values()), wanted
     assert p.proof.verdict != "wrong", "\n".join(map(str, p.proof))
+
+
+# -- products of three ---------------------------------------------------------------------------------------
+
+
+class BilinearBlock(nn.Module):
+    """x + B(h, d(h)): a product of a weight and two activations (nn.Bilinear)."""
+
+    def __init__(self, n, inner):
+        super().__init__()
+        self.norm, self.d, self.b = nn.LayerNorm(n), nn.Linear(n, inner), nn.Bilinear(n, inner, n)
+
+    def forward(self, h):
+        y = self.norm(h)
+        return h + self.b(y, self.d(y))
+
+
+@pytest.mark.parametrize(
+    ("inner", "summed"), [(lambda n: 8, 4), (lambda n: n // 8, 16)], ids=["8", "growing"]
+)
+def test_a_bilinear_layer_sums_over_both_its_inputs_and_ends_a_branch(inner, summed):
+    p = planned(lambda n, L: Net(n, [BilinearBlock(n, inner(n)) for _ in range(L)]), size=(256, 4))
+    row = p["blocks.0.b.weight"]
+    assert (row.role, row.place, row.m_in, row.m_out) == ("hidden", "tail", summed, 4.0)
+    assert row.u == pytest.approx(1 / summed / p.depth)
+    assert p["blocks.0.b.bias"].place == "tail"

@@ -334,3 +334,31 @@ def test_the_table_is_in_step_with_the_code():
     assert len(rows) >= 14 and sum(good for good, _ in rows) >= 9
     for _, line in rows:
         assert line in written
+
+
+class Handed(torch.optim.AdamW):
+    """A subclass that hands on what it is given: its signature names no eps."""
+
+    def __init__(self, params, **hyper):
+        super().__init__(params, **hyper)
+
+
+class Fixed(torch.optim.AdamW):
+    """Decay and eps are fixed in the constructor."""
+
+    def __init__(self, params, lr=1e-3):
+        super().__init__(params, lr=lr, eps=1e-6, weight_decay=0.1)
+
+
+@pytest.mark.parametrize("cls", [Handed, Fixed])
+def test_numbers_that_only_the_groups_show_are_scaled_too(cls):
+    torch.manual_seed(0)
+    base, model = (torch.nn.Sequential(torch.nn.Linear(4, n), torch.nn.Linear(n, 2)) for n in (16, 64))
+    p = trimtab.parametrize(model, base, example=torch.randn(8, 4))
+    optimizer = p.optimizer(cls, lr=0.1)
+    head = next(g for g in optimizer.param_groups if g["params"][0] is model[1].weight)
+    first = cls([torch.zeros(1, requires_grad=True)]).param_groups[0]
+    assert head["lr"] == pytest.approx(0.1 / 4)
+    assert head["weight_decay"] == pytest.approx(first["weight_decay"] * 4)
+    assert head["eps"] == pytest.approx(first["eps"] * p["1.weight"].s)
+    assert optimizer.param_groups[0]["eps"] != head["eps"]

@@ -105,6 +105,48 @@ def test_a_model_on_meta_gets_the_same_numbers():
     assert p["blocks.0.norm.g"].init == 1.0
 
 
+MEANS = {
+    "length over sqrt(N)": lambda x, n: x / (x.norm(dim=-1, keepdim=True) / n**0.5 + 1e-6),
+    "length times N^-1/2": lambda x, n: x / (x.norm(dim=-1, keepdim=True) * n**-0.5).clamp(min=1e-6),
+    "squares over N": lambda x, n: x * torch.rsqrt(x.square().sum(-1, keepdim=True) / n + 1e-6),
+    "root over sqrt(N)": lambda x, n: x / (x.pow(2).sum(-1, keepdim=True).sqrt() / n**0.5),
+    "inverse times sqrt(N)": lambda x, n: x * (x.square().sum(-1, keepdim=True).rsqrt() * n**0.5),
+    "variance over N - 1": lambda x, n: (
+        (x - x.mean(-1, keepdim=True))
+        * torch.rsqrt((x - x.mean(-1, keepdim=True)).square().sum(-1, keepdim=True) / (n - 1) + 1e-6)
+    ),
+    "centred by a sum over N": lambda x, n: F.normalize(x - x.sum(-1, keepdim=True) / n, dim=-1) * n**0.5,
+    "sum of sizes": lambda x, n: F.normalize(x, p=1, dim=-1) * n,
+    "softmax": lambda x, n: torch.softmax(x, -1) * n,
+}
+
+
+class Mean(nn.Module):
+    """A norm whose constant makes a mean of a sum over the width."""
+
+    def __init__(self, n, normed):
+        super().__init__()
+        self.g, self.n, self.normed = nn.Parameter(torch.ones(n)), n, normed
+
+    def forward(self, x):
+        return self.g * self.normed(x, self.n)
+
+
+@pytest.mark.parametrize("size", [WIDE, (16, 2)], ids=["wide", "narrow"])
+@pytest.mark.parametrize("spelled", MEANS)
+def test_a_constant_that_makes_a_mean_of_a_sum_over_the_width_is_left_alone(spelled, size):
+    def build(n, L):
+        blocks = (
+            Normed(norm=Mean(n, MEANS[spelled]), up=nn.Linear(n, n), down=nn.Linear(n, n)) for _ in range(L)
+        )
+        return Net(n, list(blocks))
+
+    p = planned(build, size)
+    assert p["blocks.0.norm.g"].init == p["stem.weight"].init == 1.0
+    assert 1 / 1.5 < p.proof.total.change < 1.5  # the proof's own bound; N^1/2 that is undone is 2
+    assert p.proof.verdict != "wrong", "\n".join(map(str, p.proof))
+
+
 def test_an_embedding_that_is_multiplied_is_still_undone():
     """What is no unit vector keeps the old law."""
 

@@ -147,6 +147,9 @@ NORMS = {
 # Products of matrices: (left, right), the last dimension of left against the last but one of right.
 MATMULS = frozenset(["mm", "bmm", "mv", "dot", "_grouped_mm", "grouped_mm_fallback", "matmul"])
 
+# A product of three tensors, summed over some dimensions (nn.Bilinear: input, weight, input).
+TRILINEAR = "_trilinear"
+
 CONVOLUTIONS = frozenset({"convolution", "_convolution"})
 
 TABLES = frozenset({"embedding", "_embedding_bag", "_embedding_bag_forward_only"})

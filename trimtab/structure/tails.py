@@ -128,7 +128,7 @@ class _Walk:
             return self.all([i for i in (_arg(node, 1), _arg(node, 2)) if i is not None], node)
         if name == "linear":
             return self.all(refs[1:], node)
-        if name in ("mul", "div") or name in MATMULS:
+        if name in ("mul", "div", operations.TRILINEAR) or name in MATMULS:
             return self.product(node, refs, moving)
         if name in operations.TABLES:
             return self.of(refs[0], node)
@@ -165,9 +165,8 @@ class _Walk:
             return [{site: c * factor for site, c in tail.items()} for tail in self.of(kept, node)]
         if node.name == "div":
             return self.of(refs[0], node)
-        a, b = refs[0], refs[1]
-        weights = [i for i in (b, a) if not values[i].from_input]
-        others = [i for i in (b, a) if values[i].from_input]
+        weights = [i for i in reversed(refs) if not values[i].from_input]
+        others = [i for i in reversed(refs) if values[i].from_input]
         return self.first(*((i, node) for i in weights + others))
 
     def sum(self, node: Node, refs: list[int]) -> list[Tail]:

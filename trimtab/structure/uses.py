@@ -272,7 +272,8 @@ def _uses(trace: Trace, act: Sequence[bool], mixing: Sequence[bool], param: int)
     found: list[Use] = []
     todo, seen = [(param, False)], {param}
     while todo:
-        value, factor = todo.pop()
+        # what a value is made of comes before what scales or shifts it (the mean that a weight is rid of)
+        value, factor = todo.pop(next((i for i, (_, f) in enumerate(todo) if not f), 0))
         for user in (trace.nodes[n] for n in trace.consumers[value]):
             if any(act[o] for o in user.outputs):
                 found.append(_use(trace, act, mixing, user, value, size(param), factor))
@@ -329,6 +330,9 @@ def _use(
         if groups > 1 and channels == 1:
             return elementwise
         return Use("contract", channels * math.prod(shape[2:]), out, 1, node.index)
+    if node.name == operations.TRILINEAR:
+        fan_in = _summed(node, refs.index(value), shape)
+        return Use("contract", fan_in, size // fan_in, 1, node.index)
     if node.name in operations.LOOKUPS:
         by_row = node.name in operations.TABLES or node.name == "index"
         rows = shape[0] if by_row else shape[int(node.args[1])]
@@ -336,3 +340,11 @@ def _use(
     if node.name == "linear" and len(shape) == 2:
         return Use("contract", shape[1], shape[0], 1, node.index)
     return Use("unknown", 1, size, 1, node.index)
+
+
+def _summed(node: Node, factor: int, shape: tuple[int, ...]) -> int:
+    """How many numbers of one factor of a product of three are summed for one output."""
+    expanded, summed = node.args[3 + factor], node.args[6]
+    own = iter(shape)
+    full = [1 if d in expanded else next(own) for d in range(len(shape) + len(expanded))]
+    return math.prod(full[d] for d in summed)

@@ -5,6 +5,7 @@ value is homogeneous (docs/theory.md, equations (15) to (18)):
 
 - **branch constants** and **other constants** that depend on size are undone where they act (`constants`);
 - **attention**: scores want 1/d relative to base (`attention`);
+- **normalised weights** take the start that the rules ask for in their gains (`normalised_weights`);
 - **tied readouts**: the readout multiplier 1/m goes into the gain and bias of the final norm (here).
 """
 
@@ -19,6 +20,7 @@ from trimtab.parametrization.comparison.roles import Comparison
 from trimtab.parametrization.folds import constants
 from trimtab.parametrization.folds.attention import attention
 from trimtab.parametrization.folds.folding import Fold, constants_between, into, product, snapped
+from trimtab.parametrization.folds.normalised_weights import normalised_weights
 from trimtab.structure.graph import Graph
 from trimtab.structure.proofs import proven
 from trimtab.structure.tails import Blocked, Tail, tails
@@ -43,9 +45,13 @@ def collect(c: Comparison, gamma: float) -> Folds:
     if c.pairing.layers is None:
         known |= constants.nodes_on_branches(c.model)
         base_known |= constants.nodes_on_branches(c.base)
+    weights = normalised_weights(c, gamma)
+    folds += weights.folds
+    known |= scores.nodes | weights.nodes
+    base_known |= scores.base_nodes | weights.base_nodes
     found, notes = [], []
     if c.pairing.layers is None or c.grows:  # constants of depth are left alone with it
-        found, notes = constants.elsewhere(c, known | scores.nodes, base_known | scores.base_nodes)
+        found, notes = constants.elsewhere(c, known, base_known)
     folds += found
     tied, tied_notes = _tied(c, folds, gamma)
     folds += tied

@@ -3,7 +3,8 @@
 - On branches: the model's scale_depth / sqrt(L), or DeepNorm's weight on the skip. What counts is the branch
   relative to its skip, compared with the base's; the tail takes up the difference.
 - Anywhere else (an embedding times sqrt(N)) they are undone in the parameters behind them, unless what they
-  multiply wants them: a vector of unit length wants sqrt(N) (`unit_vectors`).
+  multiply wants them: a vector of unit length wants sqrt(N) (`unit_vectors`), a sum over N wants 1/N
+  (`lengths`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from collections.abc import Iterator, Mapping
 from trimtab.errors import StructureError
 from trimtab.parametrization.comparison.roles import Comparison, Facts
 from trimtab.parametrization.folds.folding import Fold, constants_between, into, snapped
-from trimtab.parametrization.folds.unit_vectors import UnitVectors
+from trimtab.parametrization.folds.lengths import wanted_of_sum
+from trimtab.parametrization.folds.unit_vectors import UnitVectors, part_wanted
 from trimtab.structure import operations
 from trimtab.structure.graph import Graph
 from trimtab.structure.proofs import proven
@@ -101,7 +103,8 @@ def elsewhere(
         for order, ((node, x), (twin, y)) in enumerate(zip(mine, theirs, strict=True)):
             if y == 0 or math.isclose(x / y, 1.0, rel_tol=1e-6):
                 continue
-            ratio = snapped(x / y / units.wanted(node, twin, x / y), c.facts)
+            wanted = units.wanted(node, twin, x / y) * part_wanted(x / y, wanted_of_sum(c, node, twin))
+            ratio = snapped(x / y / wanted, c.facts)
             if math.isclose(ratio, 1.0, rel_tol=1e-6):
                 continue
             tail = _takers(c.model, c.facts, node, ratio)

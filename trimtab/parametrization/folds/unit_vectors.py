@@ -1,12 +1,13 @@
-"""Vectors of unit length: what multiplies x / |x| wants sqrt(N).
+"""Vectors of unit length: what multiplies x / |x| wants sqrt(N), or N where |x| is a sum.
 
 The entries of a unit vector over N numbers are N^-1/2, so an RMS norm written `F.normalize(x) * g * sqrt(N)`
 needs its sqrt(N): the wanted factor behind a unit vector is m_N^1/2, not 1, and
 
-    fold = m_N^1/2 / own          own: the model's constants over the base's
+    fold = m_N^(1/p) / own        own: the model's constants over the base's
 
-Whether a value has unit length is seen by its numbers in the base. Where no constant grows, the gain behind
-the vector takes the whole factor, which is also right for a gain that the model fills with sqrt(N).
+A vector whose entries sum to 1 in absolute value (softmax, `F.normalize(x, p=1)`) has entries of 1/N, and
+wants N. Whether a value has unit length is seen by its numbers in the base. Where no constant grows, the gain
+behind the vector takes the whole factor, which is also right for a gain that the model fills with sqrt(N).
 """
 
 from __future__ import annotations
@@ -21,7 +22,24 @@ from trimtab.structure import operations
 from trimtab.structure.graph import Graph
 from trimtab.structure.trace import Node
 
+Unit = tuple[int, int]  # the dimension that a vector is along (from the end), and the p of its p-norm
+DIVISIONS = ("div", "mul", "_softmax")
 CLOSE = 1e-2  # an eps inside the root keeps a length from 1
+NEAR = 0.04  # of a power: N - 1 numbers for N, from 16 to 64
+
+
+def part_wanted(own: float, wanted: float) -> float:
+    """What of a constant's ratio is wanted: no more than all of it, and nothing on the other side of 1.
+
+    N - 1 is taken for N.
+
+    >>> part_wanted(0.5, 0.25), part_wanted(0.1, 0.25), part_wanted(2.0, 0.25), part_wanted(63 / 255, 0.25)
+    (0.5, 0.25, 1.0, 0.24705882352941178)
+    """
+    if wanted != 1 and abs(math.log(abs(own) / wanted)) < NEAR * abs(math.log(wanted)):
+        return abs(own)
+    low, high = sorted((1.0, wanted))
+    return min(max(own, low), high)
 
 
 class UnitVectors:
@@ -42,9 +60,8 @@ class UnitVectors:
         if found is None:
             return 1.0
         key = found[0], _place(self.c.model, node)
-        left = self.left.setdefault(key, self._ratio(node, base_node, found[1]) ** 0.5)
-        low, high = sorted((1.0, left))
-        part = min(max(own, low), high)
+        left = self.left.setdefault(key, self._entries(node, base_node, found[1]))
+        part = part_wanted(own, left)
         self.left[key] = left / part
         return part
 
@@ -60,18 +77,19 @@ class UnitVectors:
                 if found is None or _is_contracted(self.c.base, base_node):
                     continue  # of a cosine, `attention` knows what it wants
                 key = found[0], _place(self.c.model, node)
-                left = self.left.setdefault(key, self._ratio(node, base_node, found[1]) ** 0.5)
+                left = self.left.setdefault(key, self._entries(node, base_node, found[1]))
                 if not math.isclose(left, 1.0, rel_tol=1e-6):
                     folds.setdefault(name, Fold(name, times=snapped(left, self.c.facts)))
                 self.left[key] = 1.0
         return list(folds.values())
 
-    def _ratio(self, node: Node, base_node: Node, dim: int) -> float:
-        """m_N of the dimension that the vector is along."""
+    def _entries(self, node: Node, base_node: Node, unit: Unit) -> float:
+        """m_N^(1/p): what keeps the entries of a vector of unit p-norm, of the dimension that it is along."""
+        dim, order = unit
         here, there = (
             g.trace.values[n.outputs[0]].shape for g, n in ((self.c.model, node), (self.c.base, base_node))
         )
-        return here[dim] / there[dim] if len(here) == len(there) else 1.0
+        return (here[dim] / there[dim]) ** (1 / order) if len(here) == len(there) else 1.0
 
 
 def _place(graph: Graph, node: Node) -> int:
@@ -88,15 +106,14 @@ def _scales(graph: Graph, node: Node) -> bool:
     return node.name in ("mul", "div", "clone", "_to_copy") and not graph.flow.mixing[node.index]
 
 
-def _behind(graph: Graph, node: Node) -> tuple[int, int] | None:
-    """The unit vector that a multiplication scales, and the dimension it is along (from the end); constants,
-    gains and casts on the way are looked through (a gain of ones leaves the length at 1: the first counts).
-    """
+def _behind(graph: Graph, node: Node) -> tuple[int, Unit] | None:
+    """The unit vector that a multiplication scales; constants, gains and casts on the way are looked through
+    (a gain of ones leaves the length at 1: the first counts)."""
     found = None
     while len(acts := graph.flow.activations_into(node)) == 1:
         (value,) = acts
-        if (dim := _unit_dimension(graph, value)) is not None:
-            found = value, dim
+        if (unit := _unit(graph, value)) is not None:
+            found = value, unit
         before = graph.trace.producer(value)
         if before is None or not _scales(graph, before):
             break
@@ -104,16 +121,17 @@ def _behind(graph: Graph, node: Node) -> tuple[int, int] | None:
     return found
 
 
-def _unit_dimension(graph: Graph, value: int) -> int | None:
-    """-1 or the channels' dimension where every vector along it has length 1 and made by a division."""
+def _unit(graph: Graph, value: int) -> Unit | None:
+    """-1 or the channels' dimension and p, where a division made every vector along it of p-norm 1."""
     v, producer = graph.trace.values[value], graph.trace.producer(value)
-    if producer is None or producer.name not in ("div", "mul") or not v.is_float or not v.shape:
+    if producer is None or producer.name not in DIVISIONS or not v.is_float or not v.shape:
         return None
     numbers = graph.trace.tensor(value).double()
     for dim in (-1, 1 - len(v.shape)) if len(v.shape) > 2 else (-1,):
-        length = torch.linalg.vector_norm(numbers, dim=dim)
-        if v.shape[dim] > 1 and bool(((length - 1).abs() < CLOSE).all()):
-            return dim
+        for order in (2, 1):
+            length = torch.linalg.vector_norm(numbers, ord=order, dim=dim)
+            if v.shape[dim] > 1 and bool(((length - 1).abs() < CLOSE).all()):
+                return dim, order
     return None
 
 

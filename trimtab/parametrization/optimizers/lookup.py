@@ -14,6 +14,7 @@ refused with what was measured: it would be silently wrong.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -117,7 +118,7 @@ def law_of(cls: Any, hyper: Mapping[str, Any], lr: float | None = None) -> Law:
             return Law(name, found)
     rate = lr if lr is not None else hyper.get("lr", default(cls, "lr"))
     rate = float(rate) if isinstance(rate, int | float) and 0 < rate < math.inf else 1e-3
-    accepted = {k: v for k, v in hyper.items() if k not in ("lr", "params") and _accepts(cls, k)}
+    accepted = {k: v for k, v in hyper.items() if k not in ("lr", "params") and accepts(cls, k)}
     settings = _Settings(repr(sorted(accepted.items(), key=lambda item: item[0])), accepted)
     found = _remembered(cls, name, rate, settings)
     if isinstance(found, str):
@@ -274,7 +275,7 @@ def _called(dims: int, p: float, q: float, t: float, spread: float) -> Any:
     return names.get((p, q), "own") if not t else "own"
 
 
-def _accepts(cls: Callable[..., Any], key: str) -> bool:
+def accepts(cls: Callable[..., Any], key: str) -> bool:
     """The constructor takes this argument (an optimizer's `defaults` hold more than that)."""
     try:
         parameters = inspect.signature(cls).parameters
@@ -284,9 +285,25 @@ def _accepts(cls: Callable[..., Any], key: str) -> bool:
 
 
 def default(cls: Any, key: str) -> Any:
-    """An optimizer's default for a hyperparameter, None where it has none."""
+    """An optimizer's default for a hyperparameter, None where it has none.
+
+    Where the signature does not say (`**kwargs` handed on, a number that is fixed), its groups do.
+    """
     try:
         parameter = inspect.signature(cls).parameters.get(key)
     except (TypeError, ValueError):
         return None
-    return None if parameter is None or parameter.default is inspect.Parameter.empty else parameter.default
+    if parameter is None:
+        return _groups_of(cls).get(key)
+    return None if parameter.default is inspect.Parameter.empty else parameter.default
+
+
+@functools.cache
+def _groups_of(cls: Any) -> Mapping[str, Any]:
+    """What an optimizer class fills into a group by itself: nothing where it cannot be built on a matrix."""
+    if not (isinstance(cls, type) and issubclass(cls, torch.optim.Optimizer)):
+        return {}
+    for hyper in ({}, {"lr": 1e-3}):
+        with contextlib.suppress(Exception), torch.random.fork_rng(devices=()):
+            return dict(cls([torch.zeros(2, 2, requires_grad=True)], **hyper).defaults)
+    return {}

@@ -22,7 +22,7 @@ from trimtab.errors import StructureError
 from trimtab.parametrization.comparison.roles import Comparison, Facts
 from trimtab.parametrization.optimizers.families import Shape
 from trimtab.parametrization.optimizers.groups import choose
-from trimtab.parametrization.optimizers.lookup import default, family
+from trimtab.parametrization.optimizers.lookup import accepts, default, family
 from trimtab.parametrization.parameters import Row
 from trimtab.parametrization.proof.backward import (
     COTANGENTS,
@@ -403,7 +403,8 @@ def one_step(p: Parametrization, cls: Any, hyper: dict[str, Any]) -> Steps:
         hyper: `lr` (1e-3 where it is not said), `only`, and the optimizer's own; no weight decay but what is
             said here.
     """
-    hyper = {"lr": 1e-3} | ({"weight_decay": 0.0} if default(cls, "weight_decay") else {}) | hyper
+    decays = bool(default(cls, "weight_decay")) and accepts(cls, "weight_decay")
+    hyper = {"lr": 1e-3} | ({"weight_decay": 0.0} if decays else {}) | hyper
     only = {k: hyper.pop(k) for k in ("only", "no_decay") if k in hyper}
 
     def moved(optimizer: Any, copies: Mapping[str, nn.Parameter]) -> dict[str, tuple[Tensor, Tensor]]:
