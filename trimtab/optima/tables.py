@@ -329,8 +329,8 @@ def _longest(cells: Table, over: str, base: Sequence[float] | None) -> dict[str,
 
 
 def learns_too_slowly(cells: Table) -> bool:
-    """Whether runs of one size that all fail do so because the hyperparameter is too small: none diverged, and
-    the loss falls from each value tried to the next.
+    """Whether runs of one size that all fail do so because the hyperparameter is too small: none diverged,
+    and the loss falls from each value tried to the next.
 
     A run too small to learn ends where it began, up to the noise of its batches; the same seed has the same
     batches at every value, so that the little it learned shows all the same.
