@@ -125,10 +125,11 @@ def read_run(path: Path) -> RunConfig:
     """The run that a TOML file describes, with the SHA-256 of the user's own files, so that a checkpoint of
     other code is never resumed; faults are said of the file."""
     from trimtab.runs.config import RunConfig
-    from trimtab.runs.toml import read_toml
+    from trimtab.runs.toml import read_toml, refuse_other_kinds
     from trimtab.runs.user_code import sources
 
     table = read_toml(path)
+    refuse_other_kinds(str(path), table, "run")
     try:
         config = RunConfig(**table)
     except InputError as error:
