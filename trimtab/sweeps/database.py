@@ -119,8 +119,8 @@ class Database:
         if refused and not (_writable(self.path) and _writable(self.path.parent)):
             hint = (
                 f"This needs a file and a folder that can be written: {self.path.parent.resolve()} or the "
-                "file is read-only. Copy the store to a folder of your own, or begin another with `trimtab sweep "
-                "--store FILE`."
+                "file is read-only. Copy the store to a folder of your own, or begin another with `trimtab "
+                "sweep --store FILE`."
             )
         fault = StoreError(f"the store {self.path} could not be {done}: {error}. {hint}")
         fault.full = "full" in str(error) or "I/O" in str(error)
