@@ -12,7 +12,7 @@ import sysconfig
 import traceback
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +164,13 @@ def faults(title: str, problems: Sequence[Fault | str]) -> InputError:
       - depth: must be >= 1
     """
     records = [Fault("", problem) if isinstance(problem, str) else problem for problem in problems]
-    return InputError("\n".join([title, *(f"  - {fault}" for fault in records)]), records)
+    said: set[str] = set()
+    lines = [title]
+    for record in records:  # a list of what is known is read once
+        again = record.next_step in said and record.next_step.startswith("known: ")
+        lines.append(f"  - {replace(record, next_step='') if again else record}")
+        said.add(record.next_step)
+    return InputError("\n".join(lines), records)
 
 
 def faults_in(what: str, problems: Sequence[Fault | str]) -> InputError:

@@ -702,3 +702,71 @@ def test_a_published_model_is_named_alike_everywhere(capsys):
     with pytest.raises(SystemExit):
         cli.main(["check", "--help"])
     assert "hf:gpt2" in capsys.readouterr().out
+
+
+def test_the_file_of_another_command_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("s.toml").write_text("base = [8, 1]\nseeds = 1\n[axes]\nlr = [0.1]\n")
+    Path("t.toml").write_text("base = [8, 1]\ntarget = [16, 1]\n[search]\nlr = { log2 = [-4, 0] }\n")
+    Path("r.toml").write_text("width = 8\ndepth = 1\nlr = 0.1\nsteps = 2\n")
+    right = {"s.toml": "sweep", "t.toml": "tune", "r.toml": "train"}
+    for command in right.values():
+        for file in (file for file, its in right.items() if its != command):
+            assert cli.main([command, file]) == 2
+            said = capsys.readouterr().err
+            assert f"`trimtab {right[file]} {file}` takes it" in said and len(said) < 300, said
+
+
+def test_a_list_of_what_is_known_is_read_once(tmp_path, capsys):
+    file = tmp_path / "s.toml"
+    file.write_text(
+        "base = [8, 1]\nwidht = [8]\ndepht = [1]\n[axes]\nlr = [0.1]\n[run]\nstep = 2\nmodle = 1\n"
+    )
+    assert cli.main(["sweep", str(file)]) == 2
+    said = capsys.readouterr().err
+    assert "'widths'" in said and "'depths'" in said and said.count("known: name, schemes") == 1
+    assert said.count("known: model, ") == 1 and "sources" not in said
+
+
+WIDE = """
+from torch import nn
+def build(width, depth):
+    return nn.Sequential(nn.Linear(6, width), nn.ReLU(), nn.Linear(width, 3))
+"""
+
+
+def test_sizes_are_written_with_spaces_or_commas(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(WIDE)
+    base = ["check", "own.py:build", "--base-width", "8", "--base-depth", "2", "--steps", "1", "--json"]
+    for widths in (["8,16"], ["8", "16"]):
+        assert cli.main([*base, "--widths", *widths, "--depths", "2"]) in (0, 1, 3)
+        assert json.loads(capsys.readouterr().out)["about"]["widths"] == [8, 16]
+    assert cli.main([*base, "--widths", "8,x"]) == 2
+    assert "widths must be whole numbers such as 32 64 128: got 8, x" in capsys.readouterr().err
+
+
+def test_folders_that_cannot_be_written_are_one_sentence(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(WIDE)
+    check = ["check", "own.py:build", "--base-width", "8", "--base-depth", "2", "--figure", "f.html"]
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert cli.main(check) == 2
+    assert "figure must be in a folder that can be written" in capsys.readouterr().err
+
+    def denied(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", denied)
+    assert cli.main(["demo"]) == 2
+    assert "trimtab-demo could not be made: Permission denied" in capsys.readouterr().err
+
+
+def test_data_in_a_folder_of_somebody_else_is_not_there(tmp_path, monkeypatch):
+    from trimtab.commands.data import describe
+
+    def denied(self, **_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "stat", denied)
+    assert all("trimtab data get" in line for line in describe(tmp_path))

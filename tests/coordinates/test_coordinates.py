@@ -18,6 +18,7 @@ from structures import CASES
 from trimtab.cli import main
 from trimtab.coordinates.quantities import COORDINATES, Sampler
 from trimtab.coordinates.slopes import fit, judge
+from trimtab.errors import InputError
 from trimtab.testing import assert_transfers
 
 RATE = {
@@ -719,3 +720,40 @@ def test_agrees_with_mup(optimizer):
             slope = np.polyfit(x, y, 1)[0]
             assert abs(ours[module, quantity, step] - slope) < 0.05, (module, step)
     assert found.verdicts["width"] == "PASS", str(found)
+
+
+def test_the_data_of_a_sweep_is_taken_with_its_loss():
+    """docs/check.md: data(split, seed, step) is taken too; its loss sees the whole batch, as in a sweep."""
+    seen = []
+
+    def data(split, seed, step):
+        draw = torch.Generator().manual_seed(step)
+        return torch.randn(8, 6, generator=draw), torch.randint(0, 3, (8,), generator=draw)
+
+    def loss(output, batch):
+        seen.append(len(batch))
+        return nn.functional.cross_entropy(output, batch[1])
+
+    def build(width, depth):
+        return nn.Sequential(nn.Linear(6, width), nn.ReLU(), nn.Linear(width, 3))
+
+    sizes = dict(widths=[8, 16], depths=None, base=(8, 1), steps=1, seeds=1, scheme="mup")
+    assert trimtab.check(build, data=data, **sizes).about["widths"] == [8, 16]
+    trimtab.check(build, data=data, loss=loss, **sizes)
+    assert set(seen) == {2}
+
+
+def test_an_optimizer_that_is_built_is_refused_in_one_line():
+    model = nn.Linear(2, 2)
+    with pytest.raises(InputError) as refused:
+        trimtab.check(
+            lambda width, depth: model,
+            [8, 16],
+            None,
+            base=(8, 1),
+            data=lambda step: None,
+            optimizer=torch.optim.AdamW(model.parameters()),
+        )
+    assert (
+        "an AdamW that is built already" in str(refused.value) and len(str(refused.value).splitlines()) == 2
+    )

@@ -333,6 +333,41 @@ def test_too_few_stable_rates_ask_for_smaller_ones():
     assert t.verdict == "cannot tell" and "try smaller ones" in t.advice and "seeds" not in t.advice
 
 
+def test_rates_too_small_to_learn_ask_for_larger_ones():
+    rows = [
+        dict(
+            state="done",
+            scheme="sp",
+            width=8,
+            depth=d,
+            seed=s,
+            lr=2.0**x,
+            train_loss=2.3
+            + 0.02 * s
+            - 0.001 * (x + 17),  # one seed ends a little above its start at every rate
+            collapsed=s == 1,
+        )
+        for d in (2, 4)
+        for x in (-17, -16, -15)
+        for s in (0, 1)
+    ]
+    t = trimtab.transfer(pd.DataFrame(rows))
+    assert t.verdict == "cannot tell" and "try larger values" in t.advice and "smaller" not in t.advice
+    assert t.remedy.values == {d: [2.0**-14, 2.0**-13, 2.0**-12] for d in (2, 4)}
+    worse = [row | dict(train_loss=2.3 + 0.1 * (math.log2(row["lr"]) + 17), collapsed=True) for row in rows]
+    assert "try smaller values" in trimtab.transfer(pd.DataFrame(worse)).advice
+
+
+def test_one_more_seed_is_one():
+    wide = [
+        dict(state="done", scheme="sp", width=8, depth=d, seed=0, lr=2.0**x, train_loss=1 + (x + 5) ** 2 / 90)
+        for d in (2, 4)
+        for x in range(-9, 0)
+    ]
+    wide[3]["train_loss"] += 0.2
+    assert "1 more seed" in trimtab.transfer(pd.DataFrame(wide)).advice.replace("1 more seeds", "")
+
+
 def runs(**more):
     return [
         dict(

@@ -358,3 +358,20 @@ def test_a_check_refuses_the_targets_that_a_run_refuses():
     with pytest.raises(InputError) as checked:
         trimtab.check(build, [4, 8], [1], base=(4, 1), data=lambda step: (inputs, target), lr=0.1, steps=1)
     assert str(refused.value) in str(checked.value)
+
+
+def test_a_run_is_not_resumed_with_other_code(tmp_path):
+    from trimtab.commands.train import read_run
+    from trimtab.files import looking_in
+
+    code = "from torch import nn\ndef build(width, depth):\n    return nn.Sequential(nn.Flatten(), {})\n"
+    file, model = tmp_path / "run.toml", tmp_path / "own.py"
+    file.write_text('model = "own.py:build"\nwidth = 8\ndepth = 1\nlr = 0.1\nsteps = 9\n')
+    model.write_text(code.format("nn.Linear(64, 10)"))
+    with looking_in(tmp_path):
+        with pytest.raises(Interrupted):
+            run(read_run(file), checkpoint=tmp_path / "c", stop=iter([False, False, True]).__next__)
+        assert Run(read_run(file), tmp_path / "c").losses
+        model.write_text(code.format("nn.Linear(64, 10), nn.Softplus()"))
+        changed = Run(read_run(file), tmp_path / "c")
+    assert not changed.losses and "other code" in changed.said[0]

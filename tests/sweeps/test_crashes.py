@@ -475,3 +475,32 @@ def test_an_older_schema_is_migrated_and_a_newer_refused(tmp_path):
     sqlite3.connect(other).execute("CREATE TABLE t (x)").connection.commit()
     with pytest.raises(TrimtabError, match="not a sweep"):
         Store(other)
+
+
+def test_a_store_that_cannot_be_opened_is_not_called_damaged(tmp_path, monkeypatch):
+    with pytest.raises(TrimtabError, match="could not be opened"):
+        open_for_work(tmp_path / "nosuch" / "sweep.db")
+    Store(tmp_path / "sweep.db", create=True).close()
+    held = (tmp_path / "sweep.db").read_bytes()
+
+    def refuse(self):
+        error = sqlite3.OperationalError("attempt to write a readonly database")
+        error.sqlite_errorname = "SQLITE_READONLY_DIRECTORY"
+        raise error
+
+    monkeypatch.setattr(Store, "_open", refuse)
+    with pytest.raises(TrimtabError, match="readonly"):
+        open_for_work(tmp_path / "sweep.db")
+    assert (tmp_path / "sweep.db").read_bytes() == held and not list(tmp_path.glob("*damaged*"))
+
+
+def test_a_store_in_a_read_only_folder_can_be_read(tmp_path, monkeypatch):
+    path = tmp_path / "sweep.db"
+    store = Store(path, create=True)
+    store.add([("cell", "first", {"lr": 0.1}, "unit", False, 1.0)])
+    store.close()
+    monkeypatch.setattr("trimtab.sweeps.database.os.access", lambda *_: False)
+    store = Store(path)  # as a superuser may write anywhere, the mode is asked of SQLite: nothing beside it
+    assert store.counts()["waiting"] == 1 and [place.name for place in tmp_path.iterdir()] == ["sweep.db"]
+    with pytest.raises(TrimtabError, match="Copy the store to a folder of your own"):
+        store.add([("other", "first", {"lr": 0.2}, "unit", False, 1.0)])

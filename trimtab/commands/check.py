@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from trimtab.commands.options import Number, Positional, Text, got_class
+from trimtab.commands.options import Number, Positional, Sizes, Text, got_class, whole_numbers
 from trimtab.errors import Fault, InputError, TrimtabError, faults
+from trimtab.files import write_text
 
 if TYPE_CHECKING:
     from trimtab.commands.made_up import MadeUp
@@ -31,9 +33,9 @@ class Check:
     """Width of the model you tuned; depths are measured at it."""
     base_depth: int
     """Its depth; widths are measured at it."""
-    widths: tuple[int, ...] = ()
+    widths: Sizes = ()
     """Widths to measure. Default: the base's times 1, 2, 4, 8."""
-    depths: tuple[int, ...] = ()
+    depths: Sizes = ()
     """Depths to measure. Default: the base's times 1, 2, 4, 8."""
     data: Text = None
     """Your `data(split, seed, step)`, which returns (inputs, target) or a dict, if not `data` beside build.
@@ -78,8 +80,8 @@ class Check:
         base, own = (self.base_width, self.base_depth), ":" in self.optimizer
         result = check(
             asked.build,
-            list(self.widths) or [base[0] * k for k in TIMES],
-            list(self.depths) or [base[1] * k for k in TIMES],
+            asked.widths or [base[0] * k for k in TIMES],
+            asked.depths or [base[1] * k for k in TIMES],
             base=base,
             data=asked.batches,
             scheme=None if own else self.scheme,
@@ -99,9 +101,9 @@ class Check:
             result = dataclasses.replace(result, notes=[asked.note, *result.notes])
         if asked.store is not None:
             asked.store.attach("check", result.section())
-        if self.figure is not None:
-            result.figure().write_html(self.figure, include_plotlyjs=True)
         print(result.to_json() if self.json else result)
+        if self.figure is not None:
+            write_text(self.figure, result.figure().to_html(include_plotlyjs=True))
         return EXIT[result.verdict]
 
 
@@ -111,7 +113,9 @@ class Question:
     data."""
 
     build: Any
-    batches: Callable[[int], Any]
+    widths: list[int]
+    depths: list[int]
+    batches: Callable[..., Any]
     loss: Any
     optimizer: Any
     store: Store | None
@@ -126,6 +130,13 @@ def validate(options: Check) -> Question:
     from trimtab.sweeps.store import Store
 
     problems: list[Fault | str] = []
+    sizes: list[list[int]] = []
+    for axis in ("widths", "depths"):
+        try:
+            sizes.append(whole_numbers(axis, getattr(options, axis)))
+        except InputError as error:
+            problems.append(str(error))
+            sizes.append([])
     build = _load(options.build, problems)
     own = build is not None and not options.build.startswith(HF)
     data = _load(options.data, problems) if options.data else beside(options.build, "data") if own else None
@@ -133,9 +144,11 @@ def validate(options: Check) -> Question:
     optimizer = _optimizer(options.optimizer, problems)
     made = None
     if build is not None and data is None and not options.data and not (options.loss and loss is None):
-        made = _make_up(options, build, loss, problems)
+        made = _make_up(options, build, loss, max(sizes[0], default=0), problems)
     if options.figure is not None and not Path(options.figure).resolve().parent.is_dir():
         problems.append(f"figure must be in a folder that exists: got {options.figure}")
+    elif options.figure is not None and not os.access(Path(options.figure).resolve().parent, os.W_OK):
+        problems.append(f"figure must be in a folder that can be written: got {options.figure}")
     if (fault := device_fault(options.device)) is not None:
         problems.append(fault)
     store = None
@@ -147,9 +160,9 @@ def validate(options: Check) -> Question:
     if problems:
         raise faults("trimtab check:", problems)
     if made is not None:
-        return Question(build, made.data, made.loss, optimizer, store, made.words)
+        return Question(build, *sizes, made.data, made.loss, optimizer, store, made.words)
     assert data is not None
-    return Question(build, _of_step(data, whole=loss is not None), loss, optimizer, store, "")
+    return Question(build, *sizes, data, loss, optimizer, store, "")
 
 
 def _load(spec: str, problems: list[Fault | str]) -> Any:
@@ -177,31 +190,14 @@ def _optimizer(name: str, problems: list[Fault | str]) -> Any:
     return found
 
 
-def _make_up(options: Check, build: Any, loss: Any, problems: list[Fault | str]) -> MadeUp | None:
+def _make_up(
+    options: Check, build: Any, loss: Any, widest: int, problems: list[Fault | str]
+) -> MadeUp | None:
     from trimtab.commands.made_up import make_up
 
     base = (options.base_width, options.base_depth)
     try:
-        return make_up(options.build, build, loss, base, max(options.widths, default=base[0] * TIMES[-1]))
+        return make_up(options.build, build, loss, base, widest or base[0] * TIMES[-1])
     except TrimtabError as error:
         problems.append(str(error))
         return None
-
-
-def _of_step(data: Callable[..., Any], *, whole: bool) -> Callable[[int], Any]:
-    """A function of the step, also from data(split, seed, step).
-
-    The latter is what a sweep takes, and there a loss is called with the whole batch: `whole` puts it in the
-    target's place.
-    """
-    from trimtab.runs.user_code import by_split, of_step
-
-    made = of_step(data)
-    if not whole or not by_split(data):
-        return made
-
-    def batch(step: int) -> Any:
-        one = made(step)
-        return (one[0], tuple(one)) if isinstance(one, list | tuple) and len(one) == 2 else one
-
-    return batch

@@ -48,7 +48,12 @@ class Demo:
         folder = Path(self.out)
         if folder.exists() and not folder.is_dir():
             raise InputError(f"--out must be a folder: {folder} is a file.")
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                f"the folder {folder} could not be made: {error.strerror}. Pass --out a folder of your own."
+            ) from error
         wanted = grid(list(self.seeds))
         console = Console(stderr=True)
         console.print(introduction(wanted), highlight=False)

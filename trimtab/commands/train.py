@@ -83,7 +83,7 @@ class Train:
         finally:
             signal.signal(signal.SIGINT, before)
         if self.out:
-            write_text(self.out, json.dumps(_content(config, result)))
+            write_text(self.out, json.dumps(_content(config, result)) + "\n")
         checkpoints.remove(checkpoint)
         print(json.dumps(result.row()) if self.json else summary(result))
         return 0 if result.state == "done" and not result.collapsed else 1
@@ -122,15 +122,20 @@ def _failed(error: Exception, made: int, steps: int) -> Exception:
 
 
 def read_run(path: Path) -> RunConfig:
-    """The run that a TOML file describes; faults are said of the file."""
+    """The run that a TOML file describes, with the SHA-256 of the user's own files, so that a checkpoint of
+    other code is never resumed; faults are said of the file."""
     from trimtab.runs.config import RunConfig
-    from trimtab.runs.toml import read_toml
+    from trimtab.runs.toml import read_toml, refuse_other_kinds
+    from trimtab.runs.user_code import sources
 
     table = read_toml(path)
+    refuse_other_kinds(str(path), table, "run")
     try:
-        return RunConfig(**table)
+        config = RunConfig(**table)
     except InputError as error:
         raise faults_in(str(path), error.faults) from error
+    files = (name for name in (config.model, config.data, config.loss) if isinstance(name, str))
+    return config.replace(sources=sources(*files))
 
 
 def introduction(run: Run, config: RunConfig) -> str:

@@ -27,6 +27,7 @@ from trimtab.errors import InputError, calling, faults
 from trimtab.parametrization.rules import Scheme, as_scheme
 from trimtab.runs.devices import find
 from trimtab.runs.losses import as_batch
+from trimtab.runs.user_code import of_step
 
 Place = tuple[int, int]  # (width, depth)
 
@@ -37,7 +38,7 @@ def check(
     depths: Sequence[int] | None,
     *,
     base: tuple[int, int],
-    data: Callable[[int], Any],
+    data: Callable[..., Any],
     scheme: str | Scheme | None = "depth-mup",
     optimizer: Any = torch.optim.AdamW,
     lr: float | None = 1e-3,
@@ -61,13 +62,15 @@ def check(
         depths: sizes measured at the base width; likewise.
         base: (width, depth) of the model that was tuned.
         data: `data(step) -> batch`: a dict (then `model(**batch).loss` is used) or (inputs, target). The
-            first batch is also the probe on which everything is measured.
+            first batch is also the probe on which everything is measured. A sweep's `data(split, seed, step)`
+            is taken too.
         scheme: how trimtab parametrizes each model; None for a set-up of your own.
         optimizer: a class, built by trimtab at each size; or, with scheme=None, a callable
             `(model, width, depth) -> optimizer` (or a list of them) that does what you do.
         lr: base learning rate, for a class.
         steps: training steps.  seeds: initialisations at every size.
-        loss: `loss(output, target)`, default cross-entropy; for a dict batch `loss(output, batch)`.
+        loss: `loss(output, target)`, default cross-entropy; for a dict batch, and beside a sweep's data,
+            `loss(output, batch)`.
         expect: the scheme whose predictions are the yardstick, for a set-up of your own (default
         "depth-mup").
         hyper: the optimizer's other hyperparameters, as for the base.
@@ -122,7 +125,7 @@ def check(
     wanted = None if expect is None else as_scheme(expect)
     base = (int(base[0]), int(base[1]))
     place = find(device).torch if isinstance(device, str) else device
-    batches = _batches(data, steps, _device_of(build, base, place))
+    batches = _batches(of_step(data, whole=loss is not None), steps, _device_of(build, base, place))
     setup = Setup(
         build=build,
         base=base,

@@ -63,7 +63,7 @@ def argument_faults(
         try:
             _ = as_scheme(value) if value is not None else None
         except (InputError, TypeError) as error:
-            problems.append(f"{name}: {error}")
+            problems.append(str(error) if name == "scheme" else f"{name}: {error}")
     return problems + _optimizer_faults(scheme, optimizer)
 
 
@@ -87,9 +87,10 @@ def _size_faults(widths: Any, depths: Any) -> list[str]:
 def _optimizer_faults(scheme: Any, optimizer: Any) -> list[str]:
     a_class = inspect.isclass(optimizer)
     if not callable(optimizer):
+        built = f"an {type(optimizer).__name__} that is built already, for one model"
         return [
             "optimizer must be a class, or with scheme=None a callable (model, width, depth) -> optimizer: "
-            f"got {optimizer!r}"
+            f"got {built if hasattr(optimizer, 'param_groups') else repr(optimizer)}"
         ]
     if scheme is None and a_class:
         return [

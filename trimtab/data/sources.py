@@ -6,6 +6,7 @@ what this machine saw the first time (`downloads.remember`), and the command say
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,11 +50,12 @@ class Source:
     terms: str = ""
 
     def missing(self, root: Path) -> list[str] | None:
-        """What the set lacks inside `root`: [] where it is whole, None where there is nothing."""
+        """What the set lacks inside `root`: [] where it is whole, None where there is nothing that this user
+        may read."""
         place = root / self.place
-        if not place.exists():
+        if not os.path.exists(place):  # unlike Path.exists, False where a folder above it is another's
             return None
-        return [name for name in self.holds if not (place / name).exists()]
+        return [name for name in self.holds if not os.path.exists(place / name)]
 
 
 SOURCES: dict[str, Source] = {

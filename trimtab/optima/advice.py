@@ -145,14 +145,14 @@ def remedy(
     seeds = max(int(line.cells["seed"].nunique()), 1)
     if needed is not None and needed <= AFFORDABLE * runs:
         extra = max(math.ceil(needed * seeds / max(runs, 1)), 1)
-        words.append(f"{extra} more seeds (about {needed} runs) would tell, if the slope stays where it is")
+        words.append(f"{_more_seeds(extra)} (about {needed} runs) would tell, if the slope stays where it is")
         return Remedy(values, extra, (), tuple(words), needed)
     sizes = (2 * int(max(line.sizes)),)
     times = "" if needed is None else f"{math.ceil(needed / max(runs, 1)) + 1} times the runs there are"
     many = f" (seeds alone: about {times})" if times else ""
     words.append(
         f"the interval is too wide for a few more seeds{many}. "
-        f"Add {line.over} {_list(sizes)} and {seeds} more seeds"
+        f"Add {line.over} {_list(sizes)} and {_more_seeds(seeds)}"
     )
     return Remedy(values, seeds, sizes, tuple(words))
 
@@ -193,6 +193,10 @@ def _edges(line: SizeLine, optima: Table) -> tuple[list[str], dict[float, list[f
 def _sides(row: dict[str, Any], tried: np.ndarray, line: SizeLine) -> tuple[tuple[str, ...], str]:
     """Past which ends of what was tried at a size the optimum may lie, and why it is not known."""
     hp, status = line.hp, row["status"]
+    if status == "none stable" and not math.isfinite(row["high"]):  # no value is ruled out from above
+        return ("above",), (
+            f"nothing was learned {{where}}, and the loss still falls with {hp}: try larger values"
+        )
     if status == "none stable":
         return ("below",), f"nothing was stable {{where}}, try smaller values of {hp}"
     if status == "last stable" and row["rates"] < 3:
@@ -230,6 +234,10 @@ def _midway(sizes: list[float]) -> tuple[int, ...]:
     middle = [(a + b) / 2 for a, b in itertools.pairwise(sizes)]
     out = tuple(int(m) for m in middle if m % sizes[0] == 0)
     return out or (2 * int(sizes[-1]),)
+
+
+def _more_seeds(count: int) -> str:
+    return "1 more seed" if count == 1 else f"{count} more seeds"
 
 
 def _list(values: Any) -> str:

@@ -328,6 +328,25 @@ def _longest(cells: Table, over: str, base: Sequence[float] | None) -> dict[str,
     return dict(zip(others, max(counts, key=rank), strict=True))
 
 
+def learns_too_slowly(cells: Table) -> bool:
+    """Whether runs of one size that all fail do so because the hyperparameter is too small: none diverged,
+    and the loss falls from each value tried to the next.
+
+    A run too small to learn ends where it began, up to the noise of its batches; the same seed has the same
+    batches at every value, so that the little it learned shows all the same.
+
+    >>> learns_too_slowly(pd.DataFrame(dict(x=[-9, -8], state="done", train_loss=[2.72, 2.71])))
+    True
+    >>> learns_too_slowly(pd.DataFrame(dict(x=[-9, -8], state="done", train_loss=[2.72, 2.91])))
+    False
+    """
+    finished = cells[cells["state"].isin(("done", "diverged"))]
+    if "train_loss" not in cells or (finished["state"] == "diverged").any():
+        return False
+    means = finished.groupby("x")["train_loss"].mean().sort_index().to_numpy(float)
+    return len(means) > 1 and bool((np.diff(means) < 0).all())
+
+
 def _with_outcomes(cells: Table, hp: str, axis: str, metric: str) -> Table:
     """The cells with x, y, stable and unstable. A run that ended at or above its starting loss counts as
     unstable."""

@@ -42,6 +42,7 @@ from trimtab.optima.tables import (
     choose_line,
     default_scheme,
     equal,
+    learns_too_slowly,
     numbers,
     open_source,
     schemes,
@@ -375,13 +376,13 @@ def does_not_train(x: float, cells: Mapping[float, Table]) -> tuple[Lost, ...]:
 
 def _wall(cells: Table, sign: float) -> float:
     """The first unstable rate above the best stable one; where nothing is stable, the lowest one that was
-    tried."""
+    tried, unless all are too small to learn."""
     stable = cells[cells["x"].isin(_stable_rates(cells)) & cells["stable"]]
     bad = np.sort(cells.loc[cells["unstable"], "x"].unique())
     if not len(bad):
         return math.inf
     if not len(stable):
-        return float(bad[0])
+        return math.inf if learns_too_slowly(cells) else float(bad[0])
     best = (sign * stable.groupby("x")["y"].mean()).idxmin()
     above = bad[bad > best]
     return float(above[0]) if len(above) else math.inf

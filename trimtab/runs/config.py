@@ -223,6 +223,7 @@ def _read_precision(given: dict[str, Any]) -> list[Fault]:
     return []
 
 
+FILLED_IN = ("version", "sources")  # by trimtab itself
 WHOLE = "configuration"  # where a key is that no run has; the sweep or tune around it calls it [run]
 
 
@@ -240,7 +241,8 @@ def field_fault(problem: Mapping[str, Any]) -> Fault:
         return Fault(path, "is required")
     if kind == "extra_forbidden":
         table = ".".join(places[:-1]) or WHOLE
-        return catalogue.unknown(table, problem["loc"][-1], RunConfig.model_fields, own=False, kind="key")
+        fields = [field for field in RunConfig.model_fields if field not in FILLED_IN]
+        return catalogue.unknown(table, problem["loc"][-1], fields, own=False, kind="key")
     if kind == "literal_error":
         known = [word.strip(" '\"") for word in str(context["expected"]).replace(" or ", ", ").split(",")]
         return catalogue.unknown(path, value, known, own=False)

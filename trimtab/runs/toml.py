@@ -44,6 +44,37 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         raise InputError(f"{place} is not TOML: {error}.") from error
 
 
+# keys at the top of a file that tell whose it is, and the command that takes it
+KINDS = {
+    "sweep": (("axes",), "trimtab sweep"),
+    "tune": (("target",), "trimtab tune"),
+    "run": (("width", "depth"), "trimtab train"),
+}
+EXAMPLES = {
+    "sweep": "; `trimtab new FILE` writes an example of a sweep",
+    "tune": "; `trimtab new --tune FILE` writes an example of a tune",
+}
+
+
+def refuse_other_kinds(what: str, keys: Mapping[str, Any], noun: str) -> None:
+    """Say which command takes a file that was clearly written for another one.
+
+    >>> refuse_other_kinds("t.toml", {"base": [8, 1], "target": [64, 1]}, "sweep")
+    Traceback (most recent call last):
+        ...
+    trimtab.errors.InputError: t.toml must describe a sweep: it has target, as the file of a tune has. \
+`trimtab tune t.toml` takes it; `trimtab new FILE` writes an example of a sweep.
+    """
+    if any(key in keys for key in KINDS[noun][0]):
+        return
+    for other, (marks, command) in KINDS.items():
+        if other != noun and all(key in keys for key in marks):
+            raise InputError(
+                f"{what} must describe a {noun}: it has {' and '.join(marks)}, as the file of a {other} has. "
+                f"`{command} {what}` takes it{EXAMPLES.get(noun, '')}."
+            )
+
+
 class Table(NamedTuple):
     """A configuration as it was given: what to call it in messages, the folder of its file, its keys."""
 

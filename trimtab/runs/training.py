@@ -105,8 +105,8 @@ class Run:
                 self._restore(state)
             elif state is not None:
                 self.said.append(
-                    f"the checkpoint {self.keeper.name} is of another configuration: this run begins anew "
-                    "and will replace it."
+                    f"the checkpoint {self.keeper.name} is of another configuration, or of other code in "
+                    "your files: this run begins anew and will replace it."
                 )
         self.callable: Any = torch.compile(self.model) if config.compile else self.model
 

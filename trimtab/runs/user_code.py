@@ -53,14 +53,26 @@ def beside(spec: str, name: str) -> Callable[..., Any] | None:
     return found if callable(found) else None
 
 
-def of_step(data: Callable[..., Any]) -> Callable[[int], Any]:
+def of_step(data: Callable[..., Any], *, whole: bool = False) -> Callable[[int], Any]:
     """The training batches of seed 0 as a function of the step: from data(split, seed, step), or data(step)
     itself.
 
+    The former is what a sweep takes, and there a loss is called with the whole batch: `whole` puts it in the
+    target's place.
+
     >>> of_step(lambda split, seed, step: (split, seed, step))(7), of_step(lambda step: step)(7)
     (('train', 0, 7), 7)
+    >>> of_step(lambda split, seed, step: ("x", "y"), whole=True)(7)
+    ('x', ('x', 'y'))
     """
-    return (lambda step: data("train", 0, step)) if by_split(data) else data
+    if not by_split(data):
+        return data
+
+    def batch(step: int) -> Any:
+        one = data("train", 0, step)
+        return (one[0], tuple(one)) if whole and isinstance(one, list | tuple) and len(one) == 2 else one
+
+    return batch
 
 
 def by_split(data: Callable[..., Any]) -> bool:

@@ -5,6 +5,7 @@ What the rows mean is the matter of `store`; whether they are what was written, 
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,11 +41,16 @@ MIGRATIONS = (
 )
 
 
+# what SQLite says where it may not open or write a file: its bytes are not in question
+REFUSALS = ("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_BUSY", "SQLITE_LOCKED")
+
+
 class StoreError(TrimtabError):
     """The store's file cannot be read or written as it should; `full`: for want of space, so that the same
-    call resumes."""
+    call resumes; `refused`: by the file system or another process, so that nothing is known to be damaged."""
 
     full = False
+    refused = False
 
 
 class Database:
@@ -64,7 +70,10 @@ class Database:
         if self.path.exists() and not self.path.is_file():
             raise InputError(f"a store is a file: {self.path} is not.")
         try:
-            self._db = sqlite3.connect(self.path, timeout=60.0, isolation_level=None, check_same_thread=False)
+            place, uri = (str(self.path), False) if create else _place(self.path)
+            self._db = sqlite3.connect(
+                place, timeout=60.0, isolation_level=None, check_same_thread=False, uri=uri
+            )
             if self.path.stat().st_size == 0 and not create:
                 raise InputError(f"{self.path} is empty: it is no store.")
             self._open()
@@ -106,8 +115,16 @@ class Database:
             hint = (
                 "Its bytes have changed. `trimtab sweep` again puts the copy beside it back, if there is one."
             )
+        refused = str(getattr(error, "sqlite_errorname", None)).startswith(REFUSALS)
+        if refused and not (_writable(self.path) and _writable(self.path.parent)):
+            hint = (
+                f"This needs a file and a folder that can be written: {self.path.parent.resolve()} or the "
+                "file is read-only. Copy the store to a folder of your own, or begin another with `trimtab "
+                "sweep --store FILE`."
+            )
         fault = StoreError(f"the store {self.path} could not be {done}: {error}. {hint}")
         fault.full = "full" in str(error) or "I/O" in str(error)
+        fault.refused = refused
         return fault
 
     @contextmanager
@@ -157,6 +174,23 @@ class Database:
             )
             fault.full = True
             raise fault from error
+
+
+def _writable(place: Path) -> bool:
+    return not place.exists() or os.access(place, os.W_OK)
+
+
+def _place(path: Path) -> tuple[str, bool]:
+    """What SQLite is given to read a store, and whether it is a URI.
+
+    A file in WAL mode is read with two files beside it, which a read-only folder does not take. Where all is
+    in the file (no WAL is left), it can be read as one that does not change.
+    """
+    wal = path.with_name(path.name + "-wal")
+    settled = not wal.exists() or wal.stat().st_size == 0
+    if settled and not (_writable(path) and _writable(path.parent)):
+        return f"{path.resolve().as_uri()}?immutable=1", True
+    return str(path), False
 
 
 def copy_of(place: Path) -> Path:

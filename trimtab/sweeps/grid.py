@@ -15,7 +15,7 @@ from trimtab.errors import Fault, InputError, faults_in
 from trimtab.files import looking_in
 from trimtab.runs import catalogue
 from trimtab.runs.config import WHOLE, RunConfig, device_class
-from trimtab.runs.toml import read_table
+from trimtab.runs.toml import read_table, refuse_other_kinds
 from trimtab.runs.user_code import source_file
 from trimtab.sweeps.config import BUDGET, SweepConfig, from_plain, nested
 from trimtab.sweeps.horizons import Lengths, Point, place, read_lengths, split_base
@@ -73,6 +73,8 @@ def read(config: str | Path | Mapping[str, Any] | SweepConfig) -> SweepConfig:
     if isinstance(config, SweepConfig):
         return config
     what, folder, keys = read_table(config, "sweep", SweepConfig)
+    if folder is not None:
+        refuse_other_kinds(what, keys, "sweep")
     made, found = _validate(keys, folder)
     if not found and made is not None:
         made = replace(made, folder=folder)

@@ -30,7 +30,7 @@ def open_for_work(path: str | Path) -> tuple[Store, list[str]]:
         store = Store(place, create=True)
         wrong = store.check()
     except StoreError as error:
-        if error.full:  # not damaged
+        if error.full or error.refused:  # not damaged
             raise
         store, wrong = None, [Damage("file", str(error))]
     if store is not None and not wrong:

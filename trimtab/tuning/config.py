@@ -20,7 +20,7 @@ from trimtab.errors import Fault, InputError, faults_in
 from trimtab.files import looking_in
 from trimtab.runs import catalogue
 from trimtab.runs.config import RunConfig, field_fault
-from trimtab.runs.toml import read_toml
+from trimtab.runs.toml import read_toml, refuse_other_kinds
 from trimtab.runs.user_code import sources
 from trimtab.sweeps.grid import BUDGET, MOST
 from trimtab.tuning.space import Axis, Space, settings
@@ -164,6 +164,7 @@ def read(config: str | Path | Mapping[str, Any] | TuneConfig) -> TuneConfig:
     what, folder = "the tune", None
     if isinstance(config, str | Path):
         what, folder, config = str(config), Path(config).resolve().parent, read_toml(config)
+        refuse_other_kinds(what, config, "tune")
     if not isinstance(config, Mapping):
         raise InputError(f"a tune is a path, a dict or a TuneConfig: got {type(config).__name__}.")
     with looking_in(folder):

@@ -350,9 +350,10 @@ def known_family(cls: Any, hyper: Mapping[str, Any]) -> Family:
     name = cls if isinstance(cls, str) else getattr(cls, "__name__", str(cls))
     family = family_of(name, hyper)
     if family is None:
+        near = next((f" (nearest {known})" for known in FAMILIES if known.lower() == name.lower()), "")
         raise OptimizerError(
-            f"the law of an optimizer must be known: {name} is none of {', '.join(FAMILIES)}. Pass the one "
-            "whose steps are like its own, or p.optimizer(cls, horizon=...), which tries it."
+            f"the law of an optimizer must be known: {name} is none of {', '.join(FAMILIES)}{near}. Pass "
+            "the one whose steps are like its own, or p.optimizer(cls, horizon=...), which tries it."
         )
     return family
 
