@@ -471,3 +471,29 @@ def test_a_bilinear_layer_sums_over_both_its_inputs_and_ends_a_branch(inner, sum
     assert (row.role, row.place, row.m_in, row.m_out) == ("hidden", "tail", summed, 4.0)
     assert row.u == pytest.approx(1 / summed / p.depth)
     assert p["blocks.0.b.bias"].place == "tail"
+
+
+# -- outputs that are a width --------------------------------------------------------------------------------
+
+
+class TwoTowers(nn.Module):
+    """Cosines of two embeddings, whose size is a width (contrastive models)."""
+
+    def __init__(self, n, L):
+        super().__init__()
+        self.left, self.right = Net(n, [Add(n) for _ in range(L)]), Net(n, [Add(n) for _ in range(L)])
+        self.left.head, self.right.head = nn.Linear(n, n), nn.Linear(n, n)
+
+    def forward(self, x):
+        a, b = (F.normalize(tower(t)[:, 0], dim=-1) for tower, t in ((self.left, x), (self.right, -x)))
+        return 10 * a @ b.T
+
+
+def test_a_bias_follows_what_is_said_of_its_weight():
+    with pytest.raises(StructureError, match="outputs .* are no width") as caught:
+        planned(TwoTowers)
+    suggestion = caught.value.suggestion
+    assert suggestion is not None and set(suggestion.values()) == {"hidden"}
+    p = planned(TwoTowers, overrides=suggestion)
+    assert p.proof.verdict == "good", "\n".join(map(str, p.proof))
+    assert (p["left.head.weight"].s, p["left.head.bias"].s) == (0.25, 0.25)

@@ -110,7 +110,7 @@ def test_packed_numbers_get_what_they_get_one_by_one():
     assert row.place == "tail" and (row.init, row.u, row.s) == pytest.approx((0.5, 0.25, 1.0))
 
 
-@pytest.mark.parametrize("name", ["lerp", "lerp learned"])
+@pytest.mark.parametrize("name", ["lerp", "lerp learned", "halved"])
 def test_a_stream_that_forgets_is_refused_over_depth_and_right_over_width(name):
     with pytest.raises(StructureError, match="kept whole"):
         plan(SKIPS[name], (64, 8), (64, 2))

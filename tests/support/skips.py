@@ -449,6 +449,13 @@ class Highway(Gated):
         return (1 - z) * h + z * self.f(h)
 
 
+class Halved(Add):
+    """(x + f(x)) / sqrt(2), as score networks write it."""
+
+    def forward(self, h):
+        return super().forward(h) * 0.5**0.5
+
+
 class ScalarGate(nn.Module):
     """x + sigmoid(a) f(x), one number per block."""
 
@@ -515,6 +522,7 @@ SKIPS = {
     "gated": of_blocks(Gated),
     "highway": of_blocks(Highway),
     "scalar gate": of_blocks(ScalarGate),
+    "halved": of_blocks(Halved),
     "lerp": of_blocks(Lerp),
     "lerp learned": of_blocks(LerpLearned),
     "interpolated": of_blocks(Interpolated),

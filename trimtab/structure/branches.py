@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from trimtab.structure import operations
 from trimtab.structure.proofs import proven
-from trimtab.structure.residuals import Patterns, Residual, numbered, origin, residual_adds
+from trimtab.structure.residuals import Patterns, Residual, numbered, origin, passed_on, residual_adds
 from trimtab.structure.tails import Blocked, tails
 from trimtab.structure.uses import Flow
 
@@ -51,6 +51,13 @@ class Branches:
         if following:
             return _normed_between(self.flow, r, following[0])
         return bool(before) and _normed_between(self.flow, before[-1], r)
+
+    def kept(self, index: int) -> float:
+        """What a block keeps of its stream at the start: the number on its skip, and that on the sum of the
+        block before."""
+        r = self.residuals[index]
+        adds = {q.node for q in self.residuals if q.stack == r.stack}
+        return r.kept * passed_on(self.flow, r.source, adds)
 
     def enclosing(self, index: int) -> tuple[int, ...]:
         """The branches a residual add itself lies in, innermost first (nested residual networks).

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import math
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from trimtab.errors import StructureError
 from trimtab.structure import operations
@@ -286,6 +286,19 @@ def _straight_hop(flow: Flow, node: Node, hop: Hop, found: Adds) -> Hop | None:
             hop, value=acts[0], how=how, factor=hop.factor * (factor or 1.0), kept=kept
         )
     return None
+
+
+def passed_on(flow: Flow, value: int, adds: Container[int]) -> float:
+    """What the sum of an earlier add is multiplied by on its way to a value; 1 where none lies behind it."""
+    hop = Hop(value)
+    while (node := flow.trace.producer(hop.value)) is not None:
+        if node.index in adds:
+            return hop.kept
+        nxt = _straight_hop(flow, node, hop, {})
+        if nxt is None:
+            break
+        hop = nxt
+    return 1.0
 
 
 def _start(flow: Flow, node: Node) -> float:

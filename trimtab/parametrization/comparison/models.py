@@ -75,10 +75,11 @@ def _refuse_forgetting(c: Comparison) -> None:
     """
     seen: dict[str, str] = {}
     for r in c.model.residuals:
-        twin = c.base.residuals[c.pairing.branch_twin[r.index]]
+        twin = c.pairing.branch_twin[r.index]
         n, b = c.pairing.counts[r.stack]
-        kept = abs(r.kept if c.model.trace.real else twin.kept)
-        if n == b or math.isclose(kept, 1.0, abs_tol=KEPT) or not math.isclose(kept, abs(twin.kept)):
+        theirs = abs(c.base.network.kept(twin))
+        kept = abs(c.model.network.kept(r.index)) if c.model.trace.real else theirs
+        if n == b or math.isclose(kept, 1.0, abs_tol=KEPT) or not math.isclose(kept, theirs):
             continue
         if c.model.network.normed(r.index):
             continue

@@ -26,7 +26,8 @@ Fans = tuple[int, int, int, int]  # fan_in, fan_out of the model, of the base
 
 @dataclasses.dataclass(frozen=True)
 class Twins:
-    """One parameter beside its twin in the base, and the role the user gave it."""
+    """One parameter beside its twin in the base, and the role the user gave it; `of_readout`: the role of the
+    readout whose bias this is, None where it is no such bias."""
 
     name: str
     shape: tuple[int, ...]
@@ -37,6 +38,7 @@ class Twins:
     model: Graph
     base: Graph
     stacked: float = 1.0  # how many times more like paths, or numbers of blocks, it holds in one tensor
+    of_readout: str | None = None
 
     def of_kind(self, kind: str) -> tuple[list[Use], list[Use]]:
         """Its uses of one kind, in the model and in the base."""
@@ -193,7 +195,7 @@ def _elementwise(t: Twins) -> Ratios:
     if not t.uses:
         return _unused(t, whole)
     _refuse_disguised(t)
-    if any(t.name in biases for biases in t.model.readouts.values()):
+    if t.of_readout == "readout":
         return dataclasses.replace(whole, m_out=1.0)
     _, base_uses = t.of_kind("elementwise")
     seen = t.uses[0].fan_out / base_uses[0].fan_out if base_uses else t.growth

@@ -86,6 +86,11 @@ class _Paired:
     depths: Depths
     ranks: Mapping[str, int]
 
+    def of_readout(self, name: str) -> str | None:
+        """The role of the readout whose bias this is: the user may say that its outputs are a width."""
+        weight = next((w for w, biases in self.model.readouts.items() if name in biases), None)
+        return None if weight is None else self.overrides.role(weight) or "readout"
+
     def stacked(self, name: str) -> float:
         """How many times more paths a tensor holds that has them all."""
         branches = self.pairing.places[name].branches
@@ -177,6 +182,7 @@ def _facts(paired: _Paired, name: str) -> Facts:
             model=model,
             base=base,
             stacked=paired.stacked(name),
+            of_readout=paired.of_readout(name),
         )
     )
     first, readout = _first(model, sibling), _readout(model, sibling, width.tied)

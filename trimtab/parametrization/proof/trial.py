@@ -78,6 +78,7 @@ class Trial:
         uses: {parameter: how often a forward uses it}, of the model; `base_uses`: of the base.
         width: of the narrower of the two models.
         work: multiply-adds of one forward of the model.
+        partners: {bias: the weight that makes what it is added to}.
     """
 
     example: Any
@@ -91,6 +92,7 @@ class Trial:
     base_uses: dict[str, int]
     width: int
     work: float
+    partners: dict[str, str]
     experts: bool = False  # a mixture has another number of them
     counted: bool = (
         False  # tensors beyond the base's are like paths or experts, whose number is accounted for
@@ -129,6 +131,7 @@ def prepare(c: Comparison, rows: Mapping[str, Row], scheme: Scheme, example: Any
         base_uses={name: max(1, len(found)) for name, found in base.uses.items()},
         width=_width(facts),
         work=_work(graph),
+        partners={name: f.partner for name, f in facts.items() if f.partner is not None},
         experts=any(here.mixed for here, _ in c.pairing.paths.values()),
         counted=bool(c.pairing.paths),
     )
@@ -270,6 +273,7 @@ def _prove_in(attempt: Attempt, *, training: bool, draws: int = 1) -> Proof:
         base_uses={
             cut.twins[label]: trial.base_uses.get(trial.twins[name], 1) for label, name in cut.names.items()
         },
+        weights=_weights(trial, cut),
     )
     rows = {label: p.rows[name] for label, name in cut.names.items()}
     return judged(
@@ -280,6 +284,16 @@ def _prove_in(attempt: Attempt, *, training: bool, draws: int = 1) -> Proof:
         claim,
         step=steps.power if steps else 0.0,
     )
+
+
+def _weights(trial: Trial, cut: Unpacked) -> tuple[dict[str, str], dict[str, str]]:
+    """{bias: its weight} of model and base, parts of packs by their own names."""
+    mine = {
+        label: label.replace(name, trial.partners[name], 1)
+        for label, name in cut.names.items()
+        if name in trial.partners
+    }
+    return mine, {cut.twins[b]: cut.twins[w] for b, w in mine.items() if w in cut.twins}
 
 
 def _mixed(trial: Trial) -> dict[str, tuple[float, float]]:

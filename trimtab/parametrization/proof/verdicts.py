@@ -34,6 +34,7 @@ TOTAL = 1.5  # all kinds together
 NARROW = 64  # below this width one kind scatters too much: only the total is judged
 FEW = 64  # numbers of the base (times cotangents) below which a sum of |g| is chance
 SURE = 1.5  # standard errors of the mean of several draws that must lie between a kind and the bound
+LEFT = 0.25  # of the gradient of its weight: what is left of a bias's where its shares cancel, else about 1
 FAINT = 1e-6  # of the largest entry's rms: a gradient that is rounding (key biases under softmax)
 
 
@@ -154,6 +155,7 @@ class Claim:
         expected: {parameter: (low, high)} of `coherence`.
         spans: {parameter: (low, high)} that a base far from its limit may add (`deep_limit`).
         uses: {parameter: how often a forward uses it}, of the model; `base_uses`: of the base.
+        weights: {bias: the weight beside it}, of the model and of the base.
     """
 
     claimed: bool
@@ -164,6 +166,7 @@ class Claim:
     spans: Mapping[str, tuple[float, float]]
     uses: Mapping[str, int] = dataclasses.field(default_factory=dict)
     base_uses: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    weights: tuple[Mapping[str, str], Mapping[str, str]] = dataclasses.field(default_factory=lambda: ({}, {}))
 
     def growth(self, kind: Kind) -> float:
         """How many times more often a forward of the model uses a kind; a shared tensor is used by each
@@ -309,6 +312,8 @@ def judged(
             other = _row(rows, kind, at_ends, scatter, row.start, claim, loudest, chancy, share)
             if other.verdict in ("good", "far from its limit"):
                 row = dataclasses.replace(row, verdict="far from its limit", cause=UNLIKE)
+        if row.verdict == "wrong" and _cancels(kind, (target, base), claim):
+            row = dataclasses.replace(row, verdict="untested", cause=CANCELS)
         made.append(row)
         if row.change is not None and row.verdict != "untested" and not set(kind.names) <= claim.frozen:
             off = row.change / row.wanted
@@ -319,6 +324,21 @@ def judged(
         reason = "no kind of parameter has a gradient in both models"
         return Proof(tuple(made), None, reason)
     return Proof(tuple(made), _total(total_target / total_base, total_far / total_base, made, claim))
+
+
+def _cancels(kind: Kind, sums: tuple[Mapping[str, Sums], Mapping[str, Sums]], claim: Claim) -> bool:
+    """Whether the gradient of a kind of biases is a small rest beside that of their weights, in either model.
+
+    Both sum the same terms over positions, for the weights times inputs. The one of biases is small
+    where the terms add up to nothing: a shift of all keys under a softmax, but for a norm or a soft cap."""
+    names = kind.names, (*kind.grown, *kind.left)
+    for here, of, weights in zip(names, sums, claim.weights, strict=True):
+        pairs = [(of[n].square, of[w].rms) for n in here if (w := weights.get(n, "")) in of and n in of]
+        count = sum(of[n].count for n in here if weights.get(n, "") in of and n in of)
+        beside = math.hypot(*(rms for _, rms in pairs)) / max(len(pairs), 1) ** 0.5
+        if pairs and math.sqrt(sum(square for square, _ in pairs) / count) < LEFT * beside:
+            return True
+    return False
 
 
 def _shares(rows: Mapping[str, Row], groups: list[Kind], claim: Claim) -> list[float]:
@@ -491,6 +511,12 @@ def _nearest(x: float, ends: tuple[float, float]) -> float:
 STEEP = (
     "single branches of the base make most of its stream at the start; the many that take the place of one "
     "in a deeper model go over the same way in small steps, and start otherwise"
+)
+
+
+CANCELS = (
+    "what it does to one position and to another all but cancels at the start (a shift of all keys), and the "
+    "rest has a law of its own"
 )
 
 
