@@ -770,3 +770,30 @@ def test_data_in_a_folder_of_somebody_else_is_not_there(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "stat", denied)
     assert all("trimtab data get" in line for line in describe(tmp_path))
+
+
+def test_columns_are_explained_where_they_are_printed(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    run = dict(steps=4, eval_examples=0)
+    config = dict(base=[8, 1], depths=[1, 2], seeds=1, axes={"lr": [0.1, 0.2]}, run=run)
+    trimtab.sweep(config, "s.db", workers=1)
+    cli.main(["transfer", "s.db"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "stable: the largest value" in said and "regret: what keeping" in said
+    assert cli.main(["retry", "s.db", "--failed"]) == 0
+    assert "nothing to run again: no cell of s.db is failed." in capsys.readouterr().out
+    cli.main([*("limit", "--width", "8,16", "--depth", "1,2", "--samples", "200", "--networks", "16")])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "scatter: one network about their mean" in said and "open: the interval" in said
+
+
+def test_the_drift_that_is_explained_is_named(monkeypatch):
+    rows = [(2, 2.0), (4, 4.0), (8, 1.0)]
+    optima = pd.DataFrame([dict(status="inside", depth=d, optimum=o) for d, o in rows])
+
+    class Seen:
+        axis, over, drift = "log2", "depth", type("Drift", (), {"slope": 0.6})
+
+    Seen.optima = optima
+    said = transfer_tables._apart(Seen)
+    assert said.startswith("the drift (+0.60) is fitted")

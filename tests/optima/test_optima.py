@@ -682,3 +682,18 @@ def test_a_rate_that_does_not_train_at_a_size_does_not_transfer(failing, said):
     assert t.verdict == said
     assert ("does not train at depth 64" in t.advice) == (said == "cannot tell")
     assert ("3 of 3 runs at 0.25 fail" in t.advice) == (said == "cannot tell")
+
+
+def test_a_transfer_is_printed_in_words():
+    t = trimtab.transfer(pd.DataFrame(runs()), scheme="sp")
+    said = str(t)
+    assert said.startswith("With sp, one learning rate serves") and "  depth 2: 0.12 (0.118 to" in said
+    assert len(said) < 1500 and repr(t) == f"Transfer(lr over depth, sp: {t.verdict})"
+    assert str(trimtab.transfer(pd.DataFrame(runs()))) == said
+    open_ = trimtab.transfer(pd.DataFrame([row for row in runs() if row["depth"] == 2]), scheme="sp")
+    assert "To tell: a drift needs two sizes" in str(open_)
+
+
+def test_what_can_be_held_fixed_is_listed():
+    with pytest.raises(InputError, match=r"where names 'depht', which is no column; swept here: .*lr"):
+        trimtab.transfer(pd.DataFrame(runs()), where={"depht": 2})

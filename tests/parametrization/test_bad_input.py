@@ -272,3 +272,35 @@ def test_wrong_model_for_groups():
     p = trimtab.parametrize(build(32, 2), build(16, 2), example=X)
     with pytest.raises(InputError, match="must be the one parametrized"):
         p.groups(torch.optim.SGD, lr=0.1, model=nn.Linear(3, 3))
+
+
+def mlp(width):
+    return nn.Sequential(nn.Linear(6, width), nn.ReLU(), nn.Linear(width, 3))
+
+
+def test_an_example_that_does_not_run_says_how_to_pass_it():
+    x, y = torch.randn(4, 6), torch.zeros(4, dtype=torch.long)
+    with pytest.raises(StructureError, match=r"pass the inputs, example=batch\[0\]"):
+        trimtab.parametrize(mlp(8), mlp(4), example=(x, y))
+    with pytest.raises(StructureError, match=r"holds no tensor \(ndarray\): pass example= a torch.Tensor"):
+        trimtab.parametrize(mlp(8), mlp(4), example=x.numpy())
+
+
+def test_an_example_with_nan_is_refused_as_that():
+    x = torch.randn(4, 6)
+    x[1, 2] = torch.nan
+    with pytest.raises(InputError, match=r"a tensor of shape \(4, 6\) has 1 that are NaN"):
+        trimtab.parametrize(mlp(8), mlp(4), example=x)
+
+
+def test_a_parameter_that_is_not_there_names_the_nearest():
+    p = trimtab.parametrize(mlp(8), mlp(4), example=torch.randn(4, 6))
+    with pytest.raises(KeyError, match=r"no parameter '2.weihgt', nearest '2.weight'"):
+        p["2.weihgt"]
+
+
+def test_the_table_explains_its_columns():
+    said = str(trimtab.parametrize(mlp(8), mlp(4), example=torch.randn(4, 6)))
+    for column in ("role", "place", "m_in", "m_L", "init", "u", "s", "fold", "rescale"):
+        assert f"{column}: " in said or f"{column}, " in said, column
+    assert "kinds of parameters: " in said

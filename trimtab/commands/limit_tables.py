@@ -25,6 +25,12 @@ TITLES = (
     "Distance from the limit, ± one standard error (infinite widths: from infinite depth)",
     "Best rate",
 )
+LEGEND = (
+    "output: how far the mean over networks is from the limit along the run; loss: the same after the last "
+    "step; scatter: one network about their mean",
+    "over width at depth L, or over depth at width N; exponent: the error goes as size to this power; open: "
+    "the interval does not tell",
+)
 SHORT = {"mean output": "output", "mean loss": "loss", "one network": "scatter"}
 
 
@@ -124,4 +130,4 @@ def overview(found: Limit) -> RenderableType:
         for row in content["rows"]:
             table.add_row(*(Text(str(v), style=COLOUR.get(v, "")) for v in row))
         parts += [Text(""), table]
-    return Group(*parts)
+    return Group(*parts, Text(""), *(Text(line, style="dim") for line in LEGEND))

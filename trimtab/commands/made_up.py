@@ -17,7 +17,7 @@ from trimtab.structure.inputs import cure, infer
 from trimtab.structure.recording import as_call, untouched
 
 BATCH = 16  # examples of a batch that is made up; four times as many vectors
-WANTED = "data(step), which returns (inputs, target) or a dict,"
+WANTED = "data(split, seed, step), which returns (inputs, target) or a dict,"
 
 
 class MadeUp(NamedTuple):

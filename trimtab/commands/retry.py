@@ -26,5 +26,9 @@ class Retry:
         if not states:
             raise InputError("say which cells run again: --failed, --diverged or both.")
         changed = Store(self.store).retry(states)
-        print(f"{changed} cells wait again; trimtab sweep runs them.")
+        if not changed:
+            print(f"nothing to run again: no cell of {self.store} is {' or '.join(states)}.")
+            return 0
+        cells = "1 cell waits" if changed == 1 else f"{changed} cells wait"
+        print(f"{cells} again; trimtab sweep runs {'it' if changed == 1 else 'them'}.")
         return 0

@@ -101,6 +101,7 @@ def analyse_all(
 
 def suggest(source: Source, mine: Mapping[str, Answer], options: Transfer) -> str:
     """Write the sweep that would tell as a file beside the store's runs; says what was written."""
+    from trimtab.optima.advice import more_seeds
     from trimtab.optima.wording import number
     from trimtab.sweeps.extension import extend, write
 
@@ -117,7 +118,7 @@ def suggest(source: Source, mine: Mapping[str, Answer], options: Transfer) -> st
     table = extend(old, values={options.hp: values} if values else {}, seeds=seeds, **sizes)
     again = f"trimtab sweep {path} --store {options.store}"
     parts = [f"{options.hp} {', '.join(map(number, values))}"] * bool(values)
-    parts += [f"{seeds} more seeds"] * bool(seeds)
+    parts += [more_seeds(seeds)] * bool(seeds)
     parts += [f"{name} {', '.join(map(str, more))}" for name, more in sizes.items() if more]
     what = "; ".join(parts)
     name = old.get("name", "sweep")

@@ -13,6 +13,11 @@ from rich.text import Text
 from trimtab.optima.transfers import Transfer
 from trimtab.optima.wording import between, headline, hp_name, number, span
 
+LEGEND = (
+    "best: where the curve fitted to a size's runs is lowest; stable: the largest value at which every seed "
+    "trained; loss: at the best",
+    "regret: what keeping the base's best costs there, its 95 % interval; ?: the best is beyond the grid",
+)
 COLOUR = {"transfers": "green", "drifts": "red", "cannot tell": "yellow"}
 
 
@@ -42,7 +47,7 @@ def details(
         parts += failures
         lead = mine[over]
         if lead.verdict == "cannot tell" and (line := _apart(lead)):
-            parts.append(Text(f"- {line}", style="dim"))
+            parts.append(Text(f"- {lead.scheme}: {line}", style="dim"))
         if lead.rules:
             parts.append(rules_table(lead))
         if lead.critical is not None:
@@ -55,7 +60,7 @@ def details(
                     style="dim",
                 )
             )
-    return Group(*parts)
+    return Group(*parts, Text(""), *(Text(line, style="dim") for line in LEGEND))
 
 
 def titled(title: Text) -> Table:
@@ -169,7 +174,7 @@ def _apart(t: Transfer) -> str:
     if abs(through - t.drift.slope) < 0.1:
         return ""
     return (
-        f"The drift ({t.drift.slope:+.2f}) is fitted to all sizes at once, with one shape of curve and the "
+        f"the drift ({t.drift.slope:+.2f}) is fitted to all sizes at once, with one shape of curve and the "
         f"seeds paired; a line through the optima inside the grid has {through:+.2f}. Where they differ the "
         "runs say little: look at the interval."
     )

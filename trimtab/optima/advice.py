@@ -145,14 +145,14 @@ def remedy(
     seeds = max(int(line.cells["seed"].nunique()), 1)
     if needed is not None and needed <= AFFORDABLE * runs:
         extra = max(math.ceil(needed * seeds / max(runs, 1)), 1)
-        words.append(f"{_more_seeds(extra)} (about {needed} runs) would tell, if the slope stays where it is")
+        words.append(f"{more_seeds(extra)} (about {needed} runs) would tell, if the slope stays where it is")
         return Remedy(values, extra, (), tuple(words), needed)
     sizes = (2 * int(max(line.sizes)),)
     times = "" if needed is None else f"{math.ceil(needed / max(runs, 1)) + 1} times the runs there are"
     many = f" (seeds alone: about {times})" if times else ""
     words.append(
         f"the interval is too wide for a few more seeds{many}. "
-        f"Add {line.over} {_list(sizes)} and {_more_seeds(seeds)}"
+        f"Add {line.over} {_list(sizes)} and {more_seeds(seeds)}"
     )
     return Remedy(values, seeds, sizes, tuple(words))
 
@@ -236,7 +236,7 @@ def _midway(sizes: list[float]) -> tuple[int, ...]:
     return out or (2 * int(sizes[-1]),)
 
 
-def _more_seeds(count: int) -> str:
+def more_seeds(count: int) -> str:
     return "1 more seed" if count == 1 else f"{count} more seeds"
 
 

@@ -239,10 +239,12 @@ def _refuse(table: Table, over: str, hp: str, metric: str, where: Mapping[str, A
         known = ", ".join(m for m in METRICS if m in table)
         problems.append(f"metric must be one of {known}: got {metric!r}")
     numeric = [c for c in table if c not in ABOUT and _is_numeric(table[c])]
+    swept = ", ".join(str(c) for c in numeric if table[c].nunique() > 1) or "nothing"
     if hp not in numeric:
-        swept = ", ".join(str(c) for c in numeric if table[c].nunique() > 1) or "nothing"
         problems.append(f"hp must be a number that was swept: got {hp!r}; swept here: {swept}")
-    problems += [f"where names {c!r}, which is no column" for c in where if c not in table]
+    problems += [
+        f"where names {c!r}, which is no column; swept here: {swept}" for c in where if c not in table
+    ]
     if problems:
         raise InputError("\n".join(["this cannot be asked of the store:", *(f"  - {p}" for p in problems)]))
 

@@ -62,7 +62,7 @@ class Cost(NamedTuple):
         return self.target / self.base if self.base else math.nan
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Transfer:
     """How one hyperparameter's optimum moves with one size axis, for one scheme.
 
@@ -147,6 +147,14 @@ class Transfer:
             notes.append(f"{note}. The choice is one for each line of sizes and moves an optimum a little")
         return tuple(notes)
 
+    def __repr__(self) -> str:
+        return f"Transfer({self.hp} over {self.over}, {self.scheme}: {self.verdict})"
+
+    def __str__(self) -> str:
+        from trimtab.optima.wording import in_words
+
+        return in_words(self)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON: infinite and missing numbers are null."""
         names = (
@@ -175,6 +183,9 @@ class Transfer:
 
 class Transfers(dict[str, Transfer]):
     """One Transfer per scheme; attributes are those of the default scheme (depth-mup when present)."""
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.values()))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or not self:

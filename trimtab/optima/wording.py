@@ -89,6 +89,15 @@ def sentence(t: Transfer) -> str:
     return f"With {t.scheme}, whether the {what} transfers over {where} cannot be told yet: drift {slope(t)}."
 
 
+def in_words(t: Transfer) -> str:
+    """What `print(transfer)` shows: the verdict, what would tell, the optimum of each size."""
+    lines = [sentence(t), *([f"To tell: {t.advice}."] if t.advice else [])]
+    for row in t.optima.to_dict("records"):
+        status = "" if row["status"] in ("inside", optimum(row)) else f", {row['status']}"
+        lines.append(f"  {t.over} {row[t.over]:g}: {optimum(row)} ({between(row, t.axis)}){status}")
+    return "\n".join([*lines, *(f"- {words}." for words in (*t.signatures, *t.notes))])
+
+
 def headline(by_axis: Mapping[str, Transfer]) -> str:
     """All axes of one scheme in one sentence.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import difflib
 import math
 import warnings
 from collections.abc import Iterator, Mapping
@@ -107,7 +108,8 @@ class Parametrization:
     def __getitem__(self, name: str) -> Row:
         name = self._aliases.get(name, name)
         if name not in self.rows:
-            raise KeyError(name)
+            near = difflib.get_close_matches(name, self.rows, n=1)
+            raise KeyError(f"no parameter {name!r}{f', nearest {near[0]!r}' if near else ''}")
         return self.rows[name]
 
     def __iter__(self) -> Iterator[str]:

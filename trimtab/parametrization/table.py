@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from trimtab.parametrization.result import Parametrization
 
 LEGEND = (
+    "role: what a parameter does with width; place: outside all residual branches, in a branch, or its tail, "
+    "which ends it",
     "m_in, m_out, m_L: this model over the base, in fan-in, fan-out and number of residual branches",
     "init: scale of the initial weights, u: of a wanted update, s: of the gradient, each over the base's, "
     "fold included",

@@ -139,6 +139,12 @@ def record(
             f"example has a tensor without elements, shape {empty[0]}: nothing flows, so nothing can be "
             "verified. Pass a batch of two or more."
         )
+    nans = [t for t in tensors_in(call) if t.is_floating_point() and not t.is_meta and bool(t.isnan().any())]
+    if nans:
+        raise InputError(
+            f"example must hold numbers: a tensor of shape {tuple(nans[0].shape)} has "
+            f"{int(nans[0].isnan().sum())} that are NaN, so nothing can be verified. Pass a batch without."
+        )
     try:
         # Eval mode has no dropout, no dropped paths and no skipped layers. What only training uses (auxiliary
         # heads) is looked for in training mode.
@@ -153,10 +159,24 @@ def record(
         if not meta:
             raise ExampleError(
                 f"the example must run through the model: {label} ({type(model).__name__}) raised "
-                f"{raised(error, short=True)}. "
-                "Pass example= as a tensor, a tuple of args or a dict of kwargs that model(...) takes."
+                f"{raised(error, short=True)}. {_advice(model, call, params)}"
             ) from error
     return _export(model, call, label, numbers)
+
+
+def _advice(model: nn.Module, call: Any, params: Mapping[str, Tensor]) -> str:
+    """How to pass an example that did not run; a batch (inputs, target) is a frequent one."""
+    args, kwargs = call
+    if not kwargs and not any(True for _ in tensors_in(args)):
+        held = ", ".join(sorted({type(value).__name__ for value in args}))
+        return f"It holds no tensor ({held}): pass example= a torch.Tensor, or a tuple or dict of them."
+    if len(args) > 1:
+        with contextlib.suppress(Exception):
+            _run(model, ((args[0],), {}), params, real=True, training=False)
+            return (
+                "Its first entry alone runs: of a batch (inputs, target) pass the inputs, example=batch[0]."
+            )
+    return "Pass example= as a tensor, a tuple of args or a dict of kwargs that model(...) takes."
 
 
 def _unused(trace: Trace) -> int:

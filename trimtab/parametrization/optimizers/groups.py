@@ -330,8 +330,9 @@ def _schedule_advice(optimizer: Any) -> str:
     )
     return (
         "A schedule with an absolute peak or floor, a trainer or a reload has erased the factors. Build "
-        "the optimizer anew with p.optimizer. Then, for OneCycleLR(max_lr=x), CyclicLR(base_lr=x, "
-        "max_lr=y) and ReduceLROnPlateau(min_lr=x), pass p.lrs(optimizer, x) in place of x; where a loop "
-        'sets group["lr"] = x itself, take the rates from p.lrs(optimizer, x), one for each group. '
-        f"CosineAnnealingLR(eta_min=x) takes one number for all groups: use {line} in its place{end}"
+        "the optimizer anew with p.optimizer. Then:\n"
+        "  - OneCycleLR(max_lr=x), CyclicLR(base_lr=x, max_lr=y), ReduceLROnPlateau(min_lr=x): pass "
+        "p.lrs(optimizer, x) in place of x\n"
+        '  - a loop that sets group["lr"] = x: take the rates from p.lrs(optimizer, x), one for each group\n'
+        f"  - CosineAnnealingLR(eta_min=x), one number for all groups: use {line} in its place{end}"
     )

@@ -139,7 +139,7 @@ class Proof(Sequence[ProofRow]):
         return (
             f"proof by one step: {self.verdict}. A first step changes the loss {self.total.change:.3g} "
             "times as much as in the base "
-            f"(wanted {self.total.wanted:.3g}); kinds: {counts}"
+            f"(wanted {self.total.wanted:.3g}); kinds of parameters: {counts}"
         )
 
 
