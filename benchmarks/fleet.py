@@ -2,8 +2,7 @@
 
 python benchmarks/fleet.py
 python benchmarks/fleet.py --rule       16 runs one by one over a fleet of 16, by size: where the rule of
-`trimtab.runs.fleet_rule` comes from
-python benchmarks/fleet.py --profile    where a fleet's time goes
+`trimtab.runs.fleet_or_single` comes from python benchmarks/fleet.py --profile    where a fleet's time goes
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from records import Row, compare, in_turns, main
 
 from trimtab.runs import fleet
 from trimtab.runs.config import RunConfig
-from trimtab.runs.fleet_rule import choose
+from trimtab.runs.fleet_or_single import choose
 from trimtab.runs.losses import cross_entropy, forward
 from trimtab.runs.tasks import prepare
 from trimtab.runs.training import Run

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from trimtab.errors import InputError
-from trimtab.runs import devices, fleet, fleet_graph, fleet_rule, tasks
+from trimtab.runs import devices, fleet, fleet_graph, fleet_or_single, tasks
 from trimtab.runs.checkpoints import BytesKeeper
 from trimtab.runs.config import RunConfig
 from trimtab.runs.devices import OutOfMemory
@@ -258,7 +258,7 @@ def test_bf16_is_autocast_over_float32_weights():
     ratio = low.curves["loss"] / full.curves["loss"]
     # 8 bits: each loss within a few times 2^-8 of float32's, and not the same numbers
     assert low.state == "done" and 0 < abs(ratio - 1).max() < 16 / 256
-    assert "bfloat16" in fleet_rule.choose(config).reason
+    assert "bfloat16" in fleet_or_single.choose(config).reason
 
 
 # -- memory --------------------------------------------------------------------------------------------------
@@ -319,7 +319,7 @@ def test_memory_does_not_decide_what_a_cell_is(twin, monkeypatch):
     def full(*_):
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr(fleet_rule, "_large", full)
+    monkeypatch.setattr(fleet_or_single, "_large", full)
     with pytest.raises(InputError, match="ran out of memory.*fleet = 1"):
         choose_slots([SMALL.replace(device="cuda")], "auto")
 

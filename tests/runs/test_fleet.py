@@ -7,7 +7,7 @@ import torch
 from trimtab.errors import InputError
 from trimtab.runs import fleet, fleet_graph
 from trimtab.runs.config import RunConfig
-from trimtab.runs.fleet_rule import Choice, choose
+from trimtab.runs.fleet_or_single import Choice, choose
 from trimtab.runs.training import Interrupted, run
 
 torch.set_num_threads(1)

@@ -28,7 +28,7 @@ from torch.func import functional_call
 from trimtab.runs import devices, fleet_graph, training
 from trimtab.runs.checkpoints import Keeper, keeper
 from trimtab.runs.config import RunConfig
-from trimtab.runs.fleet_members import ROWS, refuse_unlike, rows_of
+from trimtab.runs.fleet_groups import ROWS, refuse_unlike, rows_of
 from trimtab.runs.loggers import replay
 from trimtab.runs.results import RunResult, conclude, is_over
 from trimtab.runs.row_optimizer import MOMENTS, RowOptimizer

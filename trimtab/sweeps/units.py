@@ -1,7 +1,8 @@
 """Which cells are claimed together: a unit is one cell, or the members of one fleet. Settled when cells are
 made.
 
-Fleet or alone is part of a cell's name, so it follows from the file and the sizes alone (`runs.fleet_rule`).
+Fleet or alone is part of a cell's name, so it follows from the file and the sizes alone
+(`runs.fleet_or_single`).
 """
 
 from __future__ import annotations
@@ -21,23 +22,23 @@ def choose_slots(
     """(each cell with the slots of its fleet, {why a fleet was not possible: of how many cells})."""
     if wanted == 1:
         return cells, {}
-    from trimtab.runs import fleet_rule
+    from trimtab.runs import fleet_or_single
     from trimtab.runs.devices import is_out_of_memory
-    from trimtab.runs.fleet_members import TOGETHER
+    from trimtab.runs.fleet_groups import TOGETHER
 
     alike = TOGETHER - {"scheme", "base", "overrides", "fleet"} | {"sources"}
-    choices: dict[str, fleet_rule.Choice] = {}
+    choices: dict[str, fleet_or_single.Choice] = {}
     reasons: dict[str, int] = {}
     out = []
     for c in cells:
         key = json.dumps(c.model_dump(mode="json", include=alike), sort_keys=True)
         if key not in choices:
             try:
-                choices[key] = fleet_rule.choose(_here(c), wanted)
+                choices[key] = fleet_or_single.choose(_here(c), wanted)
             except Exception as error:  # a size that cannot be set up: its cells will say why
                 if is_out_of_memory(error):  # how much memory is free must not decide what a cell is
                     raise _unchosen(c) from error
-                choices[key] = fleet_rule.Choice(1)
+                choices[key] = fleet_or_single.Choice(1)
         out.append(c.model_copy(update={"fleet": choices[key].slots}))
         if choices[key].reason:
             reasons[choices[key].reason] = reasons.get(choices[key].reason, 0) + 1
@@ -50,7 +51,7 @@ def group(cells: list[tuple[str, RunConfig]]) -> list[tuple[str, RunConfig, str,
 
     Like rates come together, the highest first: those that diverge early then end a fleet early.
     """
-    from trimtab.runs.fleet_members import TOGETHER
+    from trimtab.runs.fleet_groups import TOGETHER
     from trimtab.runs.tasks import prepare
 
     groups: dict[str, list[tuple[str, RunConfig]]] = {}

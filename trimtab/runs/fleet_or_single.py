@@ -1,7 +1,7 @@
 """Fleet or alone: a rule of the file and the sizes, never a stopwatch, because the two differ in rounding.
 
-    slots = 16   where a model has at most 2^17 parameters and a training step at most 2^30 floating point
-    operations slots = 1    elsewhere, and where a fleet cannot train the run at all
+    slots = 16   where a model has at most 2^17 parameters and a training step at most 2^30 operations
+    slots = 1    elsewhere, and where a fleet cannot train the run at all
 
 Below these bounds 16 steps of one run were measured to cost 1.3 to 4.5 times a step of a fleet of 16; from
 twice them on, less than one (`benchmarks/fleet.py --rule`, LOG.md; between the two it depends on the model).
@@ -18,7 +18,7 @@ from typing import Literal
 from trimtab.runs import catalogue, fleet
 from trimtab.runs.config import RunConfig
 from trimtab.runs.devices import is_out_of_memory
-from trimtab.runs.fleet_members import SLOTS, hindrance
+from trimtab.runs.fleet_groups import SLOTS, hindrance
 from trimtab.runs.tasks import open_task
 from trimtab.runs.training import Run
 
