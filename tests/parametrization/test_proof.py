@@ -810,6 +810,52 @@ def test_blocks_with_names_are_blocks(size, base):
     assert "blocks.block_#.fc1.weight" in {row.kind for row in p.proof}
 
 
+class Flat(nn.Module):
+    """Layers as attributes fc0, fc1, ... of the model itself."""
+
+    def __init__(self, n, depth):
+        super().__init__()
+        self.depth, self.stem, self.head = depth, nn.Linear(6, n), nn.Linear(n, 3)
+        for i in range(depth):
+            setattr(self, f"fc{i}", nn.Linear(n, n))
+
+    def forward(self, x):
+        h = self.stem(x)
+        for i in range(self.depth):
+            h = h + getattr(self, f"fc{i}")(torch.relu(h))
+        return self.head(h)
+
+
+@pytest.mark.parametrize(("size", "base"), [(DEEP, BASE), (BASE, DEEP), (WIDE, BASE)])
+def test_layers_that_are_numbered_attributes_are_one_kind(size, base):
+    p = proven(Flat, size, base)
+    assert p.proof.verdict != "wrong", "\n".join(map(str, p.proof))
+    assert len(p.proof) == 6 and {"fc#.weight", "fc#.bias"} <= {row.kind for row in p.proof}
+
+
+class Stacked(Block):
+    """A block that holds a stack of its own."""
+
+    def __init__(self, n):
+        super().__init__()
+        self.norm, self.out = nn.LayerNorm(n), nn.Linear(n, n)
+        self.inner = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(n), nn.Linear(n, n), nn.ReLU(), nn.Linear(n, n)) for _ in range(2)
+        )
+
+    def f(self, h):
+        y = self.norm(h)
+        for branch in self.inner:
+            y = y + branch(y)
+        return self.out(y)
+
+
+@pytest.mark.parametrize(("size", "base"), [(DEEP, BASE), (BASE, DEEP)])
+def test_stacks_inside_blocks_are_one_kind_in_a_shallower_model_too(size, base):
+    p = proven(lambda n, L: Net(n, [Stacked(n) for _ in range(L)]), size, base)
+    assert p.proof.verdict != "wrong", "\n".join(map(str, p.proof))
+
+
 class KeysWithBias(Block):
     """Attention whose scores a shift of all keys moves a little: by a soft cap, or a norm on the keys."""
 

@@ -147,6 +147,34 @@ def test_a_constant_that_makes_a_mean_of_a_sum_over_the_width_is_left_alone(spel
     assert p.proof.verdict != "wrong", "\n".join(map(str, p.proof))
 
 
+class OnTheSphere(nn.Module):
+    """A stream of unit vectors that moves a learned part of the way to a block's (nGPT)."""
+
+    def __init__(self, n):
+        super().__init__()
+        self.up, self.down = nn.Linear(n, n), nn.Linear(n, n)
+        self.rate = nn.Parameter(torch.full((n,), 0.05))
+
+    def forward(self, x):
+        aim = F.normalize(self.down(torch.relu(self.up(F.layer_norm(x, x.shape[-1:])))), dim=-1)
+        return F.normalize(torch.lerp(x, aim, self.rate), dim=-1)
+
+
+def test_the_rate_of_a_stream_on_the_sphere_is_left_alone():
+    class Unit(nn.Linear):
+        def forward(self, x):
+            return F.normalize(super().forward(x), dim=-1)
+
+    def build(n, L):
+        net = Net(n, [OnTheSphere(n) for _ in range(L)], stem=Unit(6, n))
+        net.head = nn.Sequential(nn.LayerNorm(n), nn.Linear(n, 3))
+        return net
+
+    p = planned(build)
+    assert p["blocks.0.rate"].init == p["blocks.1.rate"].init == 1.0
+    assert p.proof.verdict == "good", "\n".join(map(str, p.proof))
+
+
 def test_an_embedding_that_is_multiplied_is_still_undone():
     """What is no unit vector keeps the old law."""
 

@@ -173,7 +173,8 @@ def _takers(graph: Graph, facts: Mapping[str, Facts], node: Node, ratio: float) 
         raise StructureError(
             f"a constant in the forward is {ratio:.4g} times the base's ({node.name} on a tensor of shape "
             f"{shape}) and there is no parameter behind it that could take it up. Make it the same at every "
-            "size."
+            "size; or, where it undoes what grows by itself (a sum or a transform over the width), let torch "
+            'take the mean or the norm, or pass norm="ortho".'
         ) from None
 
 

@@ -20,7 +20,7 @@ from trimtab.structure.trace import Node
 
 LENGTHS = ("linalg_vector_norm", "norm")
 POWERS = {"sqrt": 0.5, "rsqrt": -0.5, "square": 2.0, "reciprocal": -1.0}
-LOOKED_THROUGH = operations.REARRANGED | {"clamp", "clamp_min", "mul", "div"}
+LOOKED_THROUGH = operations.REARRANGED | {"clamp", "clamp_min", "mul", "div", "neg"}
 
 
 def wanted_of_sum(c: Comparison, node: Node, base_node: Node) -> float:

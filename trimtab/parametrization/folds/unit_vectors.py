@@ -76,6 +76,8 @@ class UnitVectors:
                 found = _behind(self.c.base, base_node)
                 if found is None or _is_contracted(self.c.base, base_node):
                     continue  # of a cosine, `attention` knows what it wants
+                if _joins_unit_vector(self.c.base, base_node):
+                    continue  # an interpolation of two unit vectors: both shrink alike
                 key = found[0], _place(self.c.model, node)
                 left = self.left.setdefault(key, self._entries(node, base_node, found[1]))
                 if not math.isclose(left, 1.0, rel_tol=1e-6):
@@ -152,3 +154,24 @@ def _is_contracted(graph: Graph, node: Node) -> bool:
             if len(acts) == 1 and (user.name in operations.REARRANGED or user.name in ("mul", "div")):
                 todo.append(user)
     return False
+
+
+def _joins_unit_vector(graph: Graph, node: Node) -> bool:
+    """Its product is added to a unit vector, both scaled or not."""
+    value = node.outputs[0]
+    while len(users := graph.trace.consumers[value]) == 1:
+        user = graph.trace.nodes[users[0]]
+        acts = graph.flow.activations_into(user)
+        if user.name == "add" and len(acts) == 2:
+            return any(_is_scaled_unit(graph, i) for i in acts if i != value)
+        if len(acts) != 1 or not (user.name in operations.REARRANGED or _scales(graph, user)):
+            return False
+        value = user.outputs[0]
+    return False
+
+
+def _is_scaled_unit(graph: Graph, value: int) -> bool:
+    if _unit(graph, value) is not None:
+        return True
+    maker = graph.trace.producer(value)
+    return maker is not None and _scales(graph, maker) and _behind(graph, maker) is not None

@@ -233,6 +233,9 @@ def kinds(
     for name in rows:
         grown.setdefault(twins[name], []).append(name)
     like = {b: template(b) for b in grown} | block_templates(shapes)
+    # Layers that are attributes of the model itself (fc0, fc1): alike where branches of one stack hold them.
+    flat = {loose_template(b) for b, names in grown.items() if rows[names[0]].stack is not None}
+    like |= {b: loose_template(b) for b, x in like.items() if "#" not in x and loose_template(b) in flat}
 
     def signature(b: str) -> object:
         laws = {
@@ -246,15 +249,21 @@ def kinds(
         return where, frozenset(laws)
 
     found: dict[object, Kind] = {}
-    called: dict[object, Kind] = {}
+    called: dict[object, dict[object, Kind]] = {}
     for b, names in grown.items():
         kind = found.setdefault(signature(b), Kind({}, []))
         kind.grown[b] = names
-        called.setdefault((like[b], shapes.get(b)), kind)
+        called.setdefault((like[b], shapes.get(b)), {})[signature(b)] = kind
     for b, shape in shapes.items():
-        kind = called.get((like[b], shape))
-        if b not in grown and kind is not None:
-            kind.left.append(b)
+        alike = called.get((like[b], shape))
+        if b in grown or not alike:
+            continue
+        first, *others = alike.items()
+        for key, other in others:  # stacks inside blocks: which of them lost this one, nothing tells
+            first[1].grown.update(other.grown)
+            first[1].left.extend(other.left)
+            del found[key], alike[key]
+        first[1].left.append(b)
     return list(found.values())
 
 
