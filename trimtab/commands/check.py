@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -130,13 +130,8 @@ def validate(options: Check) -> Question:
     from trimtab.sweeps.store import Store
 
     problems: list[Fault | str] = []
-    sizes: list[list[int]] = []
-    for axis in ("widths", "depths"):
-        try:
-            sizes.append(whole_numbers(axis, getattr(options, axis)))
-        except InputError as error:
-            problems.append(str(error))
-            sizes.append([])
+    widths = _sizes("widths", options.widths, problems)
+    depths = _sizes("depths", options.depths, problems)
     build = _load(options.build, problems)
     own = build is not None and not options.build.startswith(HF)
     data = _load(options.data, problems) if options.data else beside(options.build, "data") if own else None
@@ -144,7 +139,7 @@ def validate(options: Check) -> Question:
     optimizer = _optimizer(options.optimizer, problems)
     made = None
     if build is not None and data is None and not options.data and not (options.loss and loss is None):
-        made = _make_up(options, build, loss, max(sizes[0], default=0), problems)
+        made = _make_up(options, build, loss, max(widths, default=0), problems)
     if options.figure is not None and not Path(options.figure).resolve().parent.is_dir():
         problems.append(f"figure must be in a folder that exists: got {options.figure}")
     elif options.figure is not None and not os.access(Path(options.figure).resolve().parent, os.W_OK):
@@ -160,9 +155,17 @@ def validate(options: Check) -> Question:
     if problems:
         raise faults("trimtab check:", problems)
     if made is not None:
-        return Question(build, *sizes, made.data, made.loss, optimizer, store, made.words)
+        return Question(build, widths, depths, made.data, made.loss, optimizer, store, made.words)
     assert data is not None
-    return Question(build, *sizes, data, loss, optimizer, store, "")
+    return Question(build, widths, depths, data, loss, optimizer, store, "")
+
+
+def _sizes(axis: str, values: Sequence[int | str], problems: list[Fault | str]) -> list[int]:
+    try:
+        return whole_numbers(axis, values)
+    except InputError as error:
+        problems.append(str(error))
+        return []
 
 
 def _load(spec: str, problems: list[Fault | str]) -> Any:

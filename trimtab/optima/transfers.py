@@ -47,6 +47,7 @@ from trimtab.optima.tables import (
     open_source,
     schemes,
 )
+from trimtab.optima.wording import in_words
 
 
 class Cost(NamedTuple):
@@ -151,8 +152,6 @@ class Transfer:
         return f"Transfer({self.hp} over {self.over}, {self.scheme}: {self.verdict})"
 
     def __str__(self) -> str:
-        from trimtab.optima.wording import in_words
-
         return in_words(self)
 
     def to_dict(self) -> dict[str, Any]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
-from trimtab.optima.transfers import Transfer
+from trimtab.optima.drift import Drift
+from trimtab.optima.tables import Table
 
 NAMES = {
     "lr": "learning rate",
@@ -15,6 +16,31 @@ NAMES = {
     "gamma0": "richness",
 }
 SUPERSCRIPTS = str.maketrans("-0123456789.", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹·")
+
+
+class Answer(Protocol):
+    """What is put into words: a `Transfer`."""
+
+    @property
+    def scheme(self) -> str: ...
+    @property
+    def over(self) -> str: ...
+    @property
+    def hp(self) -> str: ...
+    @property
+    def axis(self) -> str: ...
+    @property
+    def optima(self) -> Table: ...
+    @property
+    def drift(self) -> Drift: ...
+    @property
+    def verdict(self) -> str: ...
+    @property
+    def advice(self) -> str: ...
+    @property
+    def signatures(self) -> list[str]: ...
+    @property
+    def notes(self) -> tuple[str, ...]: ...
 
 
 def hp_name(hp: str) -> str:
@@ -62,7 +88,7 @@ def between(row: Mapping[str, Any], axis: str, digits: int = 3) -> str:
     return f"{least} or more" if open_high else f"{least} to {most}"
 
 
-def slope(t: Transfer) -> str:
+def slope(t: Answer) -> str:
     """The drift with its interval."""
     unit = f"log2 per doubling of {t.over}" if t.axis == "log2" else f"per doubling of {t.over}"
     if math.isnan(t.drift.slope):
@@ -74,12 +100,12 @@ def _end(x: float) -> str:
     return f"{x:+.2f}" if math.isfinite(x) else ("∞" if x > 0 else "-∞")
 
 
-def span(t: Transfer) -> str:
+def span(t: Answer) -> str:
     sizes = t.optima[t.over].tolist()
     return f"{t.over} {sizes[0]:g} to {sizes[-1]:g}" if len(sizes) > 1 else f"{t.over} {sizes[0]:g}"
 
 
-def sentence(t: Transfer) -> str:
+def sentence(t: Answer) -> str:
     """The verdict in one sentence."""
     what, where = hp_name(t.hp), span(t)
     if t.verdict == "transfers":
@@ -89,7 +115,7 @@ def sentence(t: Transfer) -> str:
     return f"With {t.scheme}, whether the {what} transfers over {where} cannot be told yet: drift {slope(t)}."
 
 
-def in_words(t: Transfer) -> str:
+def in_words(t: Answer) -> str:
     """What `print(transfer)` shows: the verdict, what would tell, the optimum of each size."""
     lines = [sentence(t), *([f"To tell: {t.advice}."] if t.advice else [])]
     for row in t.optima.to_dict("records"):
@@ -98,7 +124,7 @@ def in_words(t: Transfer) -> str:
     return "\n".join([*lines, *(f"- {words}." for words in (*t.signatures, *t.notes))])
 
 
-def headline(by_axis: Mapping[str, Transfer]) -> str:
+def headline(by_axis: Mapping[str, Answer]) -> str:
     """All axes of one scheme in one sentence.
 
     >>> headline({})
@@ -119,7 +145,7 @@ def headline(by_axis: Mapping[str, Transfer]) -> str:
     return f"With {first.scheme}, the {hp_name(first.hp)} {body}."
 
 
-def short(by_axis: Mapping[str, Transfer]) -> str:
+def short(by_axis: Mapping[str, Answer]) -> str:
     """The same for a heading: who, what, which axes; the sizes are said below it.
 
     >>> short({})
