@@ -27,6 +27,7 @@ tell; 4 finished but some cells failed; 130 interrupted and resumable.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import importlib.util
 import os
 import sys
@@ -47,7 +48,7 @@ from trimtab.commands.sweep import Sweep
 from trimtab.commands.train import Train
 from trimtab.commands.transfer import Transfer
 from trimtab.commands.tune import Tune
-from trimtab.errors import TrimtabError
+from trimtab.errors import InputError, TrimtabError
 
 INTERRUPTED = 130
 CLOSED_PIPE = 141  # what a shell reports of a program that SIGPIPE ended: `trimtab ... | head` is no verdict
@@ -92,6 +93,7 @@ def main(argv: list[str] | None = None) -> int:
             raise
         return _without(error.name, sys.argv[1:] if argv is None else argv)
     except KeyboardInterrupt:
+        print("trimtab: interrupted.", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
         return _drop_output()
@@ -118,6 +120,12 @@ def program() -> NoReturn:
 def _run(argv: list[str] | None) -> int:
     import tyro
 
+    given = (sys.argv[1:] if argv is None else argv)[:1]
+    names = [kind.__name__.lower() for kind in COMMANDS]
+    if given and not given[0].startswith("-") and given[0] not in names:
+        near = difflib.get_close_matches(given[0], names, n=1)
+        nearest = f", nearest {near[0]!r}" if near else ""
+        raise InputError(f"unknown command {given[0]!r}{nearest}; known: {', '.join(names)}.")
     commands: Any = None
     for kind in COMMANDS:  # a union: tyro makes a subcommand of each
         one = Annotated[kind, tyro.conf.subcommand(kind.__name__.lower())]

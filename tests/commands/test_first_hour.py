@@ -783,7 +783,9 @@ def test_columns_are_explained_where_they_are_printed(tmp_path, monkeypatch, cap
     assert cli.main(["retry", "s.db", "--failed"]) == 0
     assert "nothing to run again: no cell of s.db is failed." in capsys.readouterr().out
     cli.main([*("limit", "--width", "8,16", "--depth", "1,2", "--samples", "200", "--networks", "16")])
-    said = " ".join(capsys.readouterr().out.split())
+    seen = capsys.readouterr()
+    said = " ".join(seen.out.split())
+    assert "limit and networks: 1 of " in seen.err  # no terminal, and yet a sign of life
     assert "scatter: one network about their mean" in said and "open: the interval" in said
 
 

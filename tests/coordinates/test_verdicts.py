@@ -11,7 +11,7 @@ import trimtab
 from trimtab.coordinates.expectations import Expected, exact, expected
 from trimtab.coordinates.profiles import ALL, Line
 from trimtab.coordinates.slopes import OF_CHANGES
-from trimtab.coordinates.verdicts import decide
+from trimtab.coordinates.verdicts import Culprit, decide
 from trimtab.runs.config import RunConfig
 from trimtab.runs.tasks import prepare
 
@@ -203,3 +203,8 @@ def test_a_branch_after_an_internal_readout_may_start_small():
     starts = found.slopes[(found.slopes["quantity"] == "branch") & (found.slopes["step"] == 0)]
     assert (starts["slope"] < -0.3).all() and set(starts["answer"]) == {"good"}, str(found)
     assert found.verdict == "PASS", str(found)
+
+
+def test_what_is_not_finite_has_no_slope_to_show():
+    culprit = Culprit("head", "logits change", "width", 1, np.nan, np.nan, np.nan, 0.0, "is not finite")
+    assert str(culprit) == "head: logits change is not finite"

@@ -522,3 +522,14 @@ def test_a_size_whose_proof_fails_is_said_everywhere(tmp_path, capsys, summed):
     assert (f"WARNING: at {where}" in capsys.readouterr().out) == summed
     cli.main(["report", str(store), "-o", str(tmp_path / "page.html")])
     assert ("does not hold for a first step at " + where in (tmp_path / "page.html").read_text()) == summed
+
+
+def test_a_store_of_another_sweep_is_said(tmp_path):
+    run = dict(steps=2, eval_examples=0)
+    first = dict(name="first", base=[8, 1], seeds=1, axes={"lr": [0.1]}, run=run)
+    assert not sweep(first, tmp_path / "s.db", workers=1).said
+    more = first | dict(axes={"lr": [0.1, 0.2]})
+    assert not sweep(more, tmp_path / "s.db", workers=1).said
+    other = first | dict(name="other", run=run | dict(steps=3))
+    said = sweep(other, tmp_path / "s.db", workers=1).said
+    assert "also holds 2 cells, the last of them of 'first'" in said[0]

@@ -147,9 +147,16 @@ def measure(options: Limit, asked: Question) -> Answer:
     from trimtab.limits.best_rates import optimum
 
     quiet = options.json or not sys.stderr.isatty()
+    lines = quiet and not options.json  # as of the check: a log file shows that it is at work
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), disable=quiet) as bar:
         task = bar.add_task("limit and networks")
+
+        def seen(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+            if lines:
+                print(f"limit and networks: {done} of {total}", file=sys.stderr, flush=True)
+
         widths = [int(w) for w in asked.widths]
         shared: dict[str, Any] = dict(widths=widths, samples=options.samples, seed=options.seed)
         found = approach(
@@ -158,7 +165,7 @@ def measure(options: Limit, asked: Question) -> Answer:
             depths=asked.depths,
             networks=options.networks,
             tolerance=options.tolerance,
-            progress=lambda i, n: bar.update(task, completed=i, total=n),
+            progress=seen,
             **shared,
             **asked.case,
         )

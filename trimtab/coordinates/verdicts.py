@@ -42,6 +42,8 @@ class Culprit:
     cause: str
 
     def __str__(self) -> str:
+        if math.isnan(self.slope):  # the cause says why there is none
+            return f"{self.module}: {self.quantity} {self.cause}"
         return (
             f"{self.module}: {self.quantity} {self.cause} (slope {self.slope:+.2f}, "
             f"{self.low:+.2f} to {self.high:+.2f}, expected {self.expected:+.2f})"
@@ -109,7 +111,8 @@ class Check:
         a = self.about
         lines = [
             f"{self.verdict}  ({by_axis})",
-            f"  {a['scheme']}, {a['optimizer']}, {a['steps']} steps, {a['seeds']} seeds; "
+            f"  {a['scheme']}, {a['optimizer']}, {a['steps']} step{'s'[: a['steps'] != 1]}, "
+            f"{a['seeds']} seed{'s'[: a['seeds'] != 1]}; "
             f"judged {sum(bool(r['answer']) for r in self.rows)} of {len(self.rows)} slopes",
         ]
         lines += [

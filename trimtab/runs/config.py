@@ -53,7 +53,8 @@ class RunConfig(BaseModel):
       - width: must be >= 1: got 0
       - depth: is required
       - lr: must be > 0: got -1.0
-      - model: unknown name 'mpl', nearest 'mlp'; known: mlp, resnet, vit, gpt, or your own file.py:function
+      - model: unknown name 'mpl', nearest 'mlp'; known: mlp, resnet, vit, gpt, hf:llama and the like, or \
+your own file.py:function
     """
 
     model_config = ConfigDict(
@@ -299,7 +300,8 @@ def _zoo_name(
     name, options = c[what], c[f"{what}_options"]
     known = isinstance(name, str) and name in table
     if isinstance(name, str) and not known and not catalogue.is_own(name):
-        found.append(catalogue.unknown(what, name, table))
+        published = ("hf:llama and the like",) if what == "model" else ()
+        found.append(catalogue.unknown(what, name, (*table, *published)))
     if not known:
         return None
     wrong = catalogue.option_faults(what, table, name, options) if isinstance(options, Mapping) else []

@@ -236,6 +236,13 @@ class Driver:
                 f"a file of yours has changed: {again} cells that were finished with it as it was run again "
                 "with it as it is now."
             )
+        earlier = self.store.meta.get("name", self.config.name)
+        if new and earlier != self.config.name:
+            self._say(
+                f"{self.path} also holds {len(known)} cells, the last of them of {earlier!r}: transfer and "
+                f"report look at all of them. If {self.config.name!r} is not to be compared with them, stop "
+                "and name another store (--store FILE)."
+            )
         if not self.store.meta or new:
             self.store.set_meta(
                 name=self.config.name,
