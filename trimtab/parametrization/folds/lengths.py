@@ -1,4 +1,5 @@
-"""Sums and lengths over a width: what divides them wants to follow that width.
+"""Sums and lengths over a width: what divides them wants to follow that width (docs/theory.md,
+equation (15)).
 
 A sum over N numbers that a model takes without a parameter grows as N, the length of a vector as N^1/2: so
 the constant in `x / (x.norm() / sqrt(N))` or in `(x ** 2).sum() / N` makes a mean of it and is wanted,

@@ -1,4 +1,5 @@
-"""Weights that are normalised before they are used: weight_norm, weight standardisation, spectral norm.
+"""Weights that are normalised before they are used: weight_norm, weight standardisation, spectral norm
+(docs/theory.md, equation (15)).
 
 What such a layer multiplies by, W = g v / |v|, does not follow the size of v, so the start that the rules ask
 for cannot be given to v. It is given to what multiplies the normalised weight, its gain:

@@ -1,4 +1,5 @@
-"""Vectors of unit length: what multiplies x / |x| wants sqrt(N), or N where |x| is a sum.
+"""Vectors of unit length: what multiplies x / |x| wants sqrt(N), or N where |x| is a sum
+(docs/theory.md, equation (15)).
 
 The entries of a unit vector over N numbers are N^-1/2, so an RMS norm written `F.normalize(x) * g * sqrt(N)`
 needs its sqrt(N): the wanted factor behind a unit vector is m_N^1/2, not 1, and

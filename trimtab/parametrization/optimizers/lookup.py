@@ -303,7 +303,9 @@ def _groups_of(cls: Any) -> Mapping[str, Any]:
     """What an optimizer class fills into a group by itself: nothing where it cannot be built on a matrix."""
     if not (isinstance(cls, type) and issubclass(cls, torch.optim.Optimizer)):
         return {}
-    for hyper in ({}, {"lr": 1e-3}):
+    make: Callable[..., Any] = cls
+    hypers: tuple[dict[str, Any], ...] = ({}, {"lr": 1e-3})
+    for hyper in hypers:
         with contextlib.suppress(Exception), torch.random.fork_rng(devices=()):
-            return dict(cls([torch.zeros(2, 2, requires_grad=True)], **hyper).defaults)
+            return dict(make([torch.zeros(2, 2, requires_grad=True)], **hyper).defaults)
     return {}
