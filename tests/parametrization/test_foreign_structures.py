@@ -470,6 +470,7 @@ def test_a_bilinear_layer_sums_over_both_its_inputs_and_ends_a_branch(inner, sum
     row = p["blocks.0.b.weight"]
     assert (row.role, row.place, row.m_in, row.m_out) == ("hidden", "tail", summed, 4.0)
     assert row.u == pytest.approx(1 / summed / p.depth)
+    assert row.init == pytest.approx((summed * p.depth) ** -0.5)  # it makes what the base's makes
     assert p["blocks.0.b.bias"].place == "tail"
 
 

@@ -146,7 +146,9 @@ def row_of(
 
 def _scales(f: Facts, scheme: Scheme, gamma: float, fold: float) -> Scales:
     """kind x place x richness x folds (docs/theory.md, equation (6))."""
-    opposed = rules.opposed(f.kind, f.m_in, f.m_out)
+    # What the matrix makes keeps its size: where there is no rule (planning asks), and where it is summed
+    # against a product of activations, whose n^2 numbers are made of n and lead back to n.
+    kept = rules.opposed(f.kind, f.m_in, f.m_out) or (f.of_product and f.m_out != 1)
     scales = rules.scheme_scales(
         scheme,
         f.kind,
@@ -158,7 +160,7 @@ def _scales(f: Facts, scheme: Scheme, gamma: float, fold: float) -> Scales:
         gamma0=gamma,
         uses=f.reuse,
         zero_tail=f.zero_tail,
-        init=f.m_in**-0.5 if opposed else None,  # no rule: what planning proposes
+        init=f.m_in**-0.5 if kept else None,
     )
     if scheme.alpha is not None:
         for where, m_L in f.outer:

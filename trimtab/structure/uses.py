@@ -26,6 +26,7 @@ class Use:
         fan_out: how many outputs there are; for an elementwise use, how many numbers take part.
         copies: independent matrices in one tensor (experts, groups of a batched product).
         node: where in the trace.
+        factors: how many activations are multiplied with each other and then summed against it.
     """
 
     kind: str
@@ -33,6 +34,7 @@ class Use:
     fan_out: int
     copies: int
     node: int
+    factors: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -332,7 +334,7 @@ def _use(
         return Use("contract", channels * math.prod(shape[2:]), out, 1, node.index)
     if node.name == operations.TRILINEAR:
         fan_in = _summed(node, refs.index(value), shape)
-        return Use("contract", fan_in, size // fan_in, 1, node.index)
+        return Use("contract", fan_in, size // fan_in, 1, node.index, factors=2)
     if node.name in operations.LOOKUPS:
         by_row = node.name in operations.TABLES or node.name == "index"
         rows = shape[0] if by_row else shape[int(node.args[1])]

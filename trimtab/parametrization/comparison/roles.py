@@ -56,6 +56,7 @@ class Facts:
     )
     fans: Fans = (1, 1, 1, 1)
     experts: float = 1.0  # how many times more experts its mixture has
+    of_product: bool = False  # it is summed against a product of activations
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,6 +212,7 @@ def _facts(paired: _Paired, name: str) -> Facts:
         partner=_partner(model, sibling),
         rank=paired.ranks[sibling],
         fans=width.fans,
+        of_product=any(u.factors > 1 for u in uses),
     )
 
 
