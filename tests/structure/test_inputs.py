@@ -189,7 +189,7 @@ def test_what_cannot_be_inferred_names_the_cure(mine, capsys):
     assert main(["check", f"{mine}:two", *SIZES, "--optimizer", "Nadamm"]) == 2
     text = capsys.readouterr().err
     assert (
-        "--data file.py:function" in text and "data(step)" in text and "Nadamm" in text
+        "--data file.py:function" in text and "data(split, seed, step)" in text and "Nadamm" in text
     )  # all faults at once
 
 
