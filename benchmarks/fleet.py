@@ -1,9 +1,9 @@
 """A fleet of runs against the same runs one by one in plain PyTorch, and our loop against a bare one.
 
-    python benchmarks/fleet.py
-    python benchmarks/fleet.py --rule       16 runs one by one over a fleet of 16, by size: where the rule of
-                                            `trimtab.runs.fleet_or_single` comes from
-    python benchmarks/fleet.py --profile    where a fleet's time goes
+python benchmarks/fleet.py
+python benchmarks/fleet.py --rule       16 runs one by one over a fleet of 16, by size: where the rule of
+                                        `trimtab.runs.fleet_or_single` comes from
+python benchmarks/fleet.py --profile    where a fleet's time goes
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ from trimtab.parametrization.optimizers.lookup import default, family, law_of
 from trimtab.parametrization.optimizers.wrapped import parameters_inside
 from trimtab.parametrization.parameters import Branch, Row
 from trimtab.parametrization.proof import trial as proofs
+from trimtab.parametrization.proof.rows import Proof
 from trimtab.parametrization.proof.starting import Start
-from trimtab.parametrization.proof.verdicts import Proof
 from trimtab.parametrization.rules import Scheme
 from trimtab.parametrization.table import render, rich_table
 from trimtab.structure.proofs import scaled

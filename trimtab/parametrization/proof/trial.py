@@ -2,7 +2,7 @@
 
 Structure is read; here it is also tried. One backward at base and one at target, the target as it will be
 after `p.apply`, with one random cotangent, give for each kind of parameter the gradient and the change a
-first step makes. `proof_verdicts` compares them with what the plan says; nothing of either model is changed.
+first step makes. `verdicts` compares them with what the plan says; nothing of either model is changed.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ from trimtab.parametrization.proof.backward import (
 )
 from trimtab.parametrization.proof.coherence import expected
 from trimtab.parametrization.proof.deep_limit import distance, spans
+from trimtab.parametrization.proof.kinds import kinds
 from trimtab.parametrization.proof.packs import Part, Unpacked, unpack
-from trimtab.parametrization.proof.verdicts import NARROW, Claim, Proof, judged, kinds
+from trimtab.parametrization.proof.rows import Proof
+from trimtab.parametrization.proof.verdicts import NARROW, Claim, judged
 from trimtab.parametrization.rules import Scheme
 from trimtab.structure.graph import Graph
 from trimtab.structure.proofs import scaled

@@ -17,15 +17,15 @@ import dataclasses
 import functools
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
-from trimtab.parametrization.comparison.names import block_templates, loose_template, template
 from trimtab.parametrization.parameters import Row
 from trimtab.parametrization.proof.backward import Sums
+from trimtab.parametrization.proof.kinds import Kind, called
+from trimtab.parametrization.proof.rows import Proof, ProofRow, Verdict
 
 Draw: TypeAlias = tuple[Mapping[str, Sums], Mapping[str, Sums]]  # {parameter: sums}, of model and base
-Verdict = Literal["good", "wrong", "far from its limit", "not claimed", "untested"]
 
 BOUND = (
     1.6  # a kind may be off by this factor, either way: docs/proof.md has misses and false alarms by bound
@@ -36,111 +36,6 @@ FEW = 64  # numbers of the base (times cotangents) below which a sum of |g| is c
 SURE = 1.5  # standard errors of the mean of several draws that must lie between a kind and the bound
 LEFT = 0.25  # of the gradient of its weight: what is left of a bias's where its shares cancel, else about 1
 FAINT = 1e-6  # of the largest entry's rms: a gradient that is rounding (key biases under softmax)
-
-
-@dataclasses.dataclass(frozen=True)
-class ProofRow:
-    """One kind of parameter, target over base.
-
-    Args:
-        kind: its name, block numbers taken out.
-        count: how many tensors of the model are of this kind; `entries`: how many numbers of the base.
-        start: rms of what the kind writes to, None where no module of its own shows it.
-        gradient: rms of the entries of the gradient; `wanted_gradient` is what the plan says.
-        change: sum u |g|, what a first Adam-like step does to L.
-        sgd: sum (u/s) g^2, the same for SGD.
-        wanted: of `change`, the nearest number of the range the structure allows.
-        verdict: "good", "wrong", "far from its limit", "not claimed" or "untested".
-        span: (low, high) that a base far from its limit may add to `wanted`.
-        scatter: standard error of log `change`, where several draws were tried; else 0.
-        cause: why, in words, where the verdict is not "good".
-    """
-
-    kind: str
-    role: str
-    place: str
-    count: int
-    start: float | None
-    gradient: float | None
-    change: float | None
-    sgd: float | None
-    wanted: float
-    wanted_gradient: float
-    verdict: Verdict
-    cause: str = ""
-    entries: int = 0
-    span: tuple[float, float] = (1.0, 1.0)
-    scatter: float = 0.0
-
-    def __str__(self) -> str:
-        if self.change is None or self.gradient is None:
-            return f"{self.kind}: {self.verdict}{f' ({self.cause})' if self.cause else ''}"
-        return (
-            f"{self.kind}: {self.verdict}, change {self.change:.3g} (wanted {self.wanted:.3g}), gradient "
-            f"{self.gradient:.3g} "
-            f"(wanted {self.wanted_gradient:.3g}){f': {self.cause}' if self.cause else ''}"
-        )
-
-
-@dataclasses.dataclass(frozen=True)
-class Proof(Sequence[ProofRow]):
-    """The rows of a proof by one step, and `total`: all kinds together.
-
-    Args:
-        reason: why nothing was tried, where nothing was.
-    """
-
-    rows: tuple[ProofRow, ...] = ()
-    total: ProofRow | None = None
-    reason: str = ""
-
-    def __getitem__(self, index):  # type: ignore[no-untyped-def, override]
-        return self.rows[index]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __iter__(self) -> Iterator[ProofRow]:
-        return iter(self.rows)
-
-    @property
-    def wrong(self) -> tuple[ProofRow, ...]:
-        """The rows that disagree with the plan, the total among them."""
-        every = (*self.rows, *([self.total] if self.total else []))
-        return tuple(row for row in every if row.verdict == "wrong")
-
-    @property
-    def verdict(self) -> Verdict:
-        """Of the whole: "wrong" if any row is, else the total's."""
-        if self.wrong:
-            return "wrong"
-        if self.total is None:
-            return "untested"
-        return self.total.verdict
-
-    def summary(self) -> str:
-        """The verdict in a line, with the reason where there is one to look at.
-
-        >>> Proof(reason="it is too large").summary()
-        'untested: it is too large'
-        """
-        if self.wrong:
-            more = f"; and {len(self.wrong) - 2} more" if len(self.wrong) > 2 else ""
-            return f"wrong: {'; '.join(map(str, self.wrong[:2]))}{more}"
-        return f"{self.verdict}: {self.reason}" if self.reason else self.verdict
-
-    def __str__(self) -> str:
-        if self.total is None or self.total.change is None:
-            return f"proof by one step: untested ({self.reason})"
-        said = {}
-        for row in self.rows:
-            said[row.verdict] = said.get(row.verdict, 0) + 1
-        counts = ", ".join(f"{n} {verdict}" for verdict, n in said.items())
-        return (
-            f"proof by one step: {self.verdict}. A first step changes the loss {self.total.change:.3g} "
-            "times as much as in the base "
-            f"(wanted {self.total.wanted:.3g}); kinds of parameters: {counts}"
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,109 +78,6 @@ class Claim:
         """What a base far from its limit allows besides."""
         ends = [self.spans.get(n, (1.0, 1.0)) for n in names]
         return min(low for low, _ in ends), max(high for _, high in ends)
-
-
-@dataclasses.dataclass(frozen=True)
-class Kind:
-    """Parameters that are judged as one: {parameter of the base: all of the model that grew from it}.
-
-    `left`: parameters of the base that nothing grew from (a target with fewer blocks); they count.
-    """
-
-    grown: dict[str, list[str]]
-    left: list[str]
-
-    @property
-    def names(self) -> list[str]:
-        return [n for names in self.grown.values() for n in names]
-
-    @property
-    def growth(self) -> float:
-        """How many times more tensors the model has of this kind."""
-        return len(self.names) / (len(self.grown) + len(self.left))
-
-    @functools.cached_property
-    def ends(self) -> Kind:
-        """The same with first and last block against first and last alone, as many times as before; itself
-        where nothing is there more often."""
-        if len(self.grown) < 2 or len(self.names) == len(self.grown):
-            return self
-        first, *_, last = self.grown
-        return Kind(
-            {
-                b: names[:1] * len(names) if b == first else names[-1:] * len(names) if b == last else names
-                for b, names in self.grown.items()
-            },
-            self.left,
-        )
-
-
-def kinds(
-    rows: Mapping[str, Row], twins: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]]
-) -> list[Kind]:
-    """The kinds of a plan's parameters. A base tensor and all that grew from it stay together.
-
-    Args:
-        twins: {name in the model: its counterpart in the base}.
-        shapes: of the base's parameters, those without a counterpart too.
-    """
-    grown: dict[str, list[str]] = {}
-    for name in rows:
-        grown.setdefault(twins[name], []).append(name)
-    like = {b: template(b) for b in grown} | block_templates(shapes)
-    # Layers that are attributes of the model itself (fc0, fc1): alike where branches of one stack hold them.
-    flat = {loose_template(b) for b, names in grown.items() if rows[names[0]].stack is not None}
-    like |= {b: loose_template(b) for b, x in like.items() if "#" not in x and loose_template(b) in flat}
-
-    def signature(b: str) -> object:
-        laws = {
-            (rows[n].role, rows[n].place, *(f"{x:.6g}" for x in (rows[n].init, rows[n].u, rows[n].s)))
-            for n in grown[b]
-        }
-        row = rows[grown[b][0]]
-        # What counts is a stack's branches together: its first block may be called otherwise (a widening
-        # one).
-        where = (like[b], shapes.get(b)) if row.stack is None else (row.stack, _suffix(like[b]))
-        return where, frozenset(laws)
-
-    found: dict[object, Kind] = {}
-    called: dict[object, dict[object, Kind]] = {}
-    for b, names in grown.items():
-        kind = found.setdefault(signature(b), Kind({}, []))
-        kind.grown[b] = names
-        called.setdefault((like[b], shapes.get(b)), {})[signature(b)] = kind
-    for b, shape in shapes.items():
-        alike = called.get((like[b], shape))
-        if b in grown or not alike:
-            continue
-        first, *others = alike.items()
-        for key, other in others:  # stacks inside blocks: which of them lost this one, nothing tells
-            first[1].grown.update(other.grown)
-            first[1].left.extend(other.left)
-            del found[key], alike[key]
-        first[1].left.append(b)
-    return list(found.values())
-
-
-def _called(names: Sequence[str]) -> str:
-    """What the tensors of a kind are called together.
-
-    >>> _called(["h.0.fc1.weight", "h.1.fc1.weight"]), _called(["h.b0.fc1.weight", "h.b1.fc1.weight"])
-    ('h.#.fc1.weight', 'h.b#.fc1.weight')
-    """
-    if len(names) == 1:
-        return names[0]
-    pairs = zip(names[0].split("."), names[1].split("."), strict=False)
-    return template(".".join(a if a == b else loose_template(a) for a, b in pairs))
-
-
-def _suffix(like: str) -> str:
-    """A parameter's name inside its block, from its template.
-
-    >>> _suffix("stages.#.blocks.#.conv1.weight"), _suffix("blocks.b#.conv1.weight")
-    ('conv1.weight', 'conv1.weight')
-    """
-    return like.rpartition("#.")[2]
 
 
 def judged(
@@ -464,7 +256,7 @@ def _row(
     s = math.sqrt(sum(rows[n].s ** 2 for n in names) / len(names))
     low, high = claim.range(names)
     row = ProofRow(
-        kind=_called(names),
+        kind=called(names),
         role=first.role,
         place=first.place,
         count=len(names),
