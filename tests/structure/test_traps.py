@@ -266,6 +266,22 @@ def test_factors_are_not_handed_to_another_size():
         p.groups(torch.optim.AdamW, lr=1e-3, model=build(32, 2))
 
 
+@pytest.mark.parametrize("outputs", [1, 2])
+@pytest.mark.parametrize("which", ["model", "base"])
+def test_few_numbers_drawn_near_zero_are_still_torchs_draw(outputs, which):
+    """A bias of one number is a thousandth of its law once in 600 draws: chance, and no other law."""
+
+    def build(n):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(8, n), nn.ReLU(), nn.Linear(n, outputs))
+
+    models = {"model": build(64), "base": build(16)}
+    with torch.no_grad():
+        models[which][2].bias.copy_(torch.full((outputs,), 64**-0.5 * 1e-3 ** (1 / outputs)))
+    p = trimtab.parametrize(models["model"], models["base"], example=torch.randn(4, 8))
+    assert p["2.bias"].init == 1.0 and p["2.bias"].rescale == pytest.approx(2.0)
+
+
 def test_layers_of_one_sequential_keep_their_own_laws():
     def build(n, L):
         net = Net(

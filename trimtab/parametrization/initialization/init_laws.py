@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 DECISIVE = 12.0  # difference in chi^2 (a likelihood ratio of e^6 = 400) that settles between two laws
 SAME = 0.005  # two laws closer than this are one
 AS_WANTED = "as wanted"
+RARE = 1e-4  # of draws: a number that far from its law is no longer taken for chance
 FLOOR = 1e-3  # relative error of a ratio that has no sampling noise (constants)
 
 
@@ -173,8 +174,22 @@ def torch_default(moments: Moments, largest: float, fan: float) -> bool:
     if moments.count > 3 and moments.variance < 1e-3 / moments.count:
         return False  # all of one size: set, not drawn
     # Few numbers are skewed: their rms is more often far too small.
-    low = 4 * sigma + 4 / moments.count + FLOOR
+    low = max(4 * sigma + 4 / moments.count + FLOOR, smallest(moments.count))
     return largest <= fan**-0.5 * (1 + 2**-8) and -low <= off <= 4 * sigma + FLOOR
+
+
+def smallest(count: int) -> float:
+    """How far, as a log, the rms of a few uniform numbers lies below its own law once in 10,000 draws.
+
+    They then lie in a ball inside the cube, whose share of it is known; 0 where that ball would reach out of
+    the cube.
+
+    >>> [round(smallest(n), 2) for n in (1, 2, 4, 100)]
+    [8.66, 4.28, 2.15, 0.0]
+    """
+    ball = 0.5 * count * math.log(math.pi) - math.lgamma(0.5 * count + 1)
+    radius = (math.log(RARE) + count * math.log(2) - ball) / count
+    return 0.0 if radius > 0 else -(radius + 0.5 * math.log(3 / count))
 
 
 def textbook(fan_in: int, fan_out: int, lookup: bool, width: int) -> dict[str, tuple[float, ...]]:
