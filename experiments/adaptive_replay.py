@@ -160,7 +160,7 @@ def stored_lines(names: Sequence[str]) -> Iterator[tuple[str, str, Stored]]:
                 name in names or ("chosen" in names and name in CHOSEN) or ("held-out" in names and held_out)
             )
             table = evidence.line_table(folder, line) if wanted and "least" not in line else None
-            if table is not None:
+            if table is not None and "flops" in table:  # the cost of a peer's runs is not known
                 hp, metric = line.get("hp", "lr"), line.get("metric", "train_loss")
                 yield (
                     name,
