@@ -142,7 +142,7 @@ def tasks(proof: bool) -> dict[str, Callable[[], Callable[[], None]]]:
         "plan GPT-2": lambda: planning(lambda w, d: published("gpt2", w, d), {"input_ids": ids}, proof),
         "plan Llama": lambda: planning(lambda w, d: published("llama", w, d), {"input_ids": ids}, proof),
         "step MLP": lambda: steps(300, width=64, depth=6, lr=1e-3, steps=10**6),
-        "step GPT": lambda: steps(20, batch_size=8, **gpt),
+        "step GPT": lambda: steps(20, **gpt),
         "run of 400 steps": lambda: whole_runs(1),
         "fleet step": lambda: fleet_steps(60),
         "fleet run of 16": lambda: whole_runs(16),
