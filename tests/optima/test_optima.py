@@ -342,10 +342,8 @@ def test_rates_too_small_to_learn_ask_for_larger_ones():
             depth=d,
             seed=s,
             lr=2.0**x,
-            train_loss=2.3
-            + 0.02 * s
-            - 0.001 * (x + 17),  # one seed ends a little above its start at every rate
-            collapsed=s == 1,
+            train_loss=2.3 + 0.02 * s - 0.001 * (x + 17),
+            collapsed=s == 1,  # one seed ends a little above its start at every rate
         )
         for d in (2, 4)
         for x in (-17, -16, -15)
